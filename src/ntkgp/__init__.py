@@ -1,0 +1,55 @@
+"""ntkgp: the Gaussian-process posterior of any PyTorch network, through its neural tangent kernel."""
+
+from ntkgp._types import NumericalWarning
+from ntkgp.covariance import PaperCovariance, TightCovariance
+from ntkgp.exact import Exact
+from ntkgp.fit import fit
+from ntkgp.kernels import kernel, kernel_diag
+from ntkgp.linalg.svd import DenseSVD, Lanczos, PartialSVD, PowerIteration, RandomizedSVD
+from ntkgp.networks import NTKLinear, TrigonometricInputs, mlp
+from ntkgp.own_training import TrainingPlan, anchor_penalty, plan_training
+from ntkgp.paper import (
+    partial_svd,
+    query_posterior_covariance,
+    query_posterior_mean,
+    train_posterior_covariance,
+    train_posterior_mean,
+)
+from ntkgp.posterior import Posterior, Prediction
+from ntkgp.problem import network_mean
+from ntkgp.trained import TrainedNetworks
+from ntkgp.training import AcceleratedGD, Adam
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AcceleratedGD",
+    "Adam",
+    "DenseSVD",
+    "Exact",
+    "Lanczos",
+    "NTKLinear",
+    "NumericalWarning",
+    "PaperCovariance",
+    "PartialSVD",
+    "Posterior",
+    "PowerIteration",
+    "Prediction",
+    "RandomizedSVD",
+    "TightCovariance",
+    "TrainedNetworks",
+    "TrainingPlan",
+    "TrigonometricInputs",
+    "anchor_penalty",
+    "fit",
+    "kernel",
+    "kernel_diag",
+    "mlp",
+    "network_mean",
+    "partial_svd",
+    "plan_training",
+    "query_posterior_covariance",
+    "query_posterior_mean",
+    "train_posterior_covariance",
+    "train_posterior_mean",
+]

@@ -1,0 +1,171 @@
+"""Every check of what a user passes in: each error says what was expected, what came, and what to do."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+
+def check_module(module: nn.Module) -> None:
+    """A module with real, trainable parameters of one dtype and device, and nothing random or batch-dependent switched on."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+    trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if not trainable:
+        raise ValueError(
+            "module has no trainable parameters, so its tangent kernel is zero; expected at least one parameter with "
+            "requires_grad=True (call module.requires_grad_(True) if they were frozen on purpose)"
+        )
+    for name, p in trainable.items():
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise ValueError(f"parameter {name!r} is not initialised yet; call the module once on a batch first")
+        if not p.is_floating_point():
+            raise TypeError(f"parameter {name!r} must be real floating point, got {p.dtype}")
+        if not bool(torch.isfinite(p).all()):
+            raise ValueError(f"parameter {name!r} holds NaN or infinity; expected finite weights")
+    for what, kinds in {
+        "dtype": {p.dtype for p in trainable.values()},
+        "device": {p.device for p in trainable.values()},
+    }.items():
+        if len(kinds) > 1:
+            raise ValueError(f"all parameters must share one {what}, got {sorted(map(str, kinds))}; use module.to(...)")
+    for name, part in module.named_modules():
+        random = isinstance(part, _DropoutNd) and part.p > 0
+        if part.training and (random or isinstance(part, _BatchNorm)):
+            raise ValueError(
+                f"layer {name!r} ({type(part).__name__}) is in training mode, where the output is not a function of the input "
+                "alone; call module.eval() first"
+            )
+
+
+def check_inputs(x: Tensor, module: nn.Module, name: str = "x") -> None:
+    """Points: a non-empty, finite tensor on the module's device, floating unless the module looks indices up."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}; use torch.as_tensor({name})")
+    if x.ndim < 1 or len(x) == 0:
+        raise ValueError(f"{name} must hold at least one point along its first axis, got shape {tuple(x.shape)}")
+    looks_up = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
+    if not x.is_floating_point() and not (looks_up and not x.is_complex() and x.dtype != torch.bool):
+        raise TypeError(f"{name} must be real floating point, got {x.dtype}; use {name}.float() or {name}.double()")
+    if x.is_floating_point() and not bool(torch.isfinite(x.detach()).all()):
+        raise ValueError(f"{name} holds NaN or infinity in row {_first_bad_row(x)}; remove or impute such rows")
+    device = next(module.parameters()).device
+    if x.device != device:
+        raise ValueError(f"{name} is on {x.device} but the module is on {device}; move one with .to(...)")
+
+
+def check_targets(y: Tensor, x: Tensor, outputs: int) -> None:
+    """Targets: finite, floating, (N,) or (N, C) with the N of x and the C of the network."""
+    if not isinstance(y, Tensor):
+        raise TypeError(f"y must be a torch.Tensor, got {type(y).__name__}; use torch.as_tensor(y)")
+    if not y.is_floating_point():
+        raise TypeError(f"y must be real floating point, got {y.dtype}; use y.float() or y.double()")
+    if y.ndim not in (1, 2) or len(y) != len(x):
+        raise ValueError(f"y must have shape ({len(x)},) or ({len(x)}, C) to go with x, got {tuple(y.shape)}")
+    if (y.shape[1] if y.ndim == 2 else 1) != outputs:
+        raise ValueError(
+            f"the network has {outputs} output(s) but y has shape {tuple(y.shape)}; expected ({len(x)}, {outputs})"
+        )
+    if not bool(torch.isfinite(y).all()):
+        raise ValueError(f"y holds NaN or infinity in row {_first_bad_row(y)}; remove or impute such rows")
+    if y.device != x.device:
+        raise ValueError(f"y is on {y.device} but x is on {x.device}; move one with .to(...)")
+
+
+def check_noise(noise_var: float | Tensor, shape: tuple[int, ...], name: str = "noise_var") -> Tensor:
+    """The noise variance as an (N, C) float64 tensor: given as a number, per point (N,), or per point and output (N, C)."""
+    if isinstance(noise_var, bool) or not isinstance(noise_var, int | float | Tensor):
+        raise TypeError(f"{name} must be a number or a torch.Tensor, got {type(noise_var).__name__}")
+    noise = torch.as_tensor(noise_var).detach()
+    if noise.is_complex() or noise.dtype == torch.bool:
+        raise TypeError(f"{name} must be real, got {noise.dtype}")
+    noise = noise.to(torch.float64)
+    N, C = shape
+    if noise.ndim and tuple(noise.shape) not in {(N,), (N, C)}:
+        raise ValueError(f"{name} must be a number or have shape ({N},) or ({N}, {C}), got {tuple(noise.shape)}")
+    if not bool((torch.isfinite(noise) & (noise > 0)).all()):
+        raise ValueError(f"{name} must be positive and finite, got {float(noise.min()):.4g} to {float(noise.max()):.4g}")
+    return (noise.unsqueeze(-1) if noise.ndim == 1 else noise).expand(N, C)
+
+
+def check_outputs(call: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> int:
+    """The number of outputs C of a network that is a deterministic function of each point by itself.
+
+    Calls the network on the first points: twice alike, then with another neighbour. `module` is the copy that `call` runs;
+    its buffers must not change.
+    """
+    points = x[: min(len(x), 4)].detach()
+    buffers = {name: b.clone() for name, b in module.named_buffers()}
+    devices = [x.device] if x.device.type == "cuda" else []
+    with torch.random.fork_rng(devices), torch.no_grad():
+        out, again = call(points), call(points)
+        pair, other = call(points[[0, 0]]), call(points[[0, -1]])
+    if not isinstance(out, Tensor):
+        raise TypeError(f"the module must return one tensor, got {type(out).__name__}; wrap it to return the regression output")
+    if out.ndim not in (1, 2) or len(out) != len(points):
+        raise ValueError(
+            f"the module must return shape (N,) or (N, C), got {tuple(out.shape)} for {len(points)} points; "
+            "flatten or pool its output"
+        )
+    if not out.is_floating_point():
+        raise TypeError(f"the module must return real floating point numbers, got {out.dtype}")
+    if not bool(torch.isfinite(out).all()):
+        raise ValueError("the module returns NaN or infinity on the first points of x; check its weights and the scale of x")
+    changed = [name for name, b in module.named_buffers() if not torch.equal(b, buffers[name])]
+    if changed:
+        raise ValueError(f"buffer {changed[0]!r} changes when the module is called; call module.eval() or freeze it")
+    if not torch.equal(out, again):
+        raise ValueError("the module is stochastic (two calls on the same points differ); call module.eval() or fix its noise")
+    if (pair[0] - other[0]).abs().max() > 1e-3 * (1 + pair[0].abs().max()):
+        raise ValueError(
+            "the output at a point depends on the other points of the batch (as with batch normalisation in training mode); "
+            "call module.eval()"
+        )
+    return 1 if out.ndim == 1 else out.shape[1]
+
+
+def prior_scales(prior_var: float | Mapping[str, float], names: list[str]) -> dict[str, float]:
+    """The prior standard deviation of each parameter from one variance, or from a mapping of module names to variances."""
+    if not isinstance(prior_var, Mapping):
+        return dict.fromkeys(names, _positive_root(prior_var, "prior_var"))
+    scales = {}
+    for name in names:
+        owners = [key for key in prior_var if key == "" or name == key or name.startswith(key + ".")]
+        if not owners:
+            raise ValueError(f"prior_var names no module that owns parameter {name!r}; got keys {sorted(prior_var)}")
+        key = max(owners, key=len)
+        scales[name] = _positive_root(prior_var[key], f"prior_var[{key!r}]")
+    unused = [key for key in prior_var if not any(key == "" or n == key or n.startswith(key + ".") for n in names)]
+    if unused:
+        raise ValueError(f"prior_var names {unused[0]!r}, which owns no trainable parameter; parameters are {names}")
+    return scales
+
+
+def check_count(value: int, name: str, least: int) -> None:
+    """A whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def check_rank(rank: int, rows: int, parameters: int) -> None:
+    """1 ≤ rank ≤ min(N·C, P)."""
+    check_count(rank, "rank", 1)
+    if rank > min(rows, parameters):
+        raise ValueError(f"rank must be at most min(N·C, P) = min({rows}, {parameters}), got {rank}; lower it")
+
+
+def _positive_root(value: float, name: str) -> float:
+    number = float(value)
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{name} must be positive and finite, got {number:.4g}")
+    return math.sqrt(number)
+
+
+def _first_bad_row(t: Tensor) -> int:
+    bad = ~torch.isfinite(t.detach()).flatten(1).all(dim=1) if t.ndim > 1 else ~torch.isfinite(t.detach())
+    return int(bad.nonzero()[0])

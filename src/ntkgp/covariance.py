@@ -1,0 +1,143 @@
+"""From predictors to the covariance: which weights the head gets and which targets the tail is trained on (Algorithm 2).
+
+Both estimates have the form J′J′ᵀ − P W Pᵀ − P′P′ᵀ/T, with P the predictors of the top K singular vectors U of J and P′ those
+of T random targets. Everything here is whitened (σ² = 1).
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ntkgp._checks import check_count, check_rank
+from ntkgp.linalg.bracket import Bracket
+from ntkgp.linalg.operator import Operator
+from ntkgp.linalg.svd import PartialSVD, SVDMethod
+from ntkgp.problem import Problem
+
+
+class CovarianceEstimate(ABC):
+    """How predictors are put together to a covariance."""
+
+    @abstractmethod
+    def head_weights(self, s: Float[Tensor, "K"]) -> Float[Tensor, "K"]:
+        """The diagonal of W, given the singular values."""
+
+    @abstractmethod
+    def tail_targets(
+        self, operator: Operator, svd: PartialSVD, tail: int, generator: torch.Generator | None
+    ) -> Float[Tensor, "n T"]:
+        """The random targets of P′."""
+
+
+@dataclass(frozen=True)
+class TightCovariance(CovarianceEstimate):
+    """Weights Σ² + σ² and targets (I − UUᵀ)(Jz + σε): exact for the kept directions, unbiased for the others.
+
+    Without tail predictors an upper bound, never above the paper's, and exact at K = rank(J). With them unbiased at every K.
+
+    Example:
+        >>> import torch
+        >>> TightCovariance().head_weights(torch.tensor([3.0]))
+        tensor([10.])
+    """
+
+    def head_weights(self, s: Float[Tensor, "K"]) -> Float[Tensor, "K"]:
+        """Σ² + σ²: U diagonalises K + σ²I."""
+        return s.square() + 1
+
+    def tail_targets(
+        self, operator: Operator, svd: PartialSVD, tail: int, generator: torch.Generator | None
+    ) -> Float[Tensor, "n T"]:
+        """(I − UUᵀ)(Jz + σε), z and ε standard normal: covariance K + σ²I outside the head."""
+        n, m = operator.shape
+        draw = operator.matmat(operator.normal(m, tail, generator)) + operator.normal(n, tail, generator)
+        return draw - svd.u @ (svd.u.T @ draw)
+
+
+@dataclass(frozen=True)
+class PaperCovariance(CovarianceEstimate):
+    """The paper's Algorithm 2: weights Σ² and targets ε ~ N(0, σ²I). Directions beyond K stay missing.
+
+    Without tail predictors an upper bound: at most σ² too large on the training set when K is full.
+
+    Example:
+        >>> import torch
+        >>> PaperCovariance().head_weights(torch.tensor([3.0]))
+        tensor([9.])
+    """
+
+    def head_weights(self, s: Float[Tensor, "K"]) -> Float[Tensor, "K"]:
+        """Σ²."""
+        return s.square()
+
+    def tail_targets(
+        self, operator: Operator, svd: PartialSVD, tail: int, generator: torch.Generator | None
+    ) -> Float[Tensor, "n T"]:
+        """ε ~ N(0, σ²I)."""
+        return operator.normal(operator.shape[0], tail, generator)
+
+
+@dataclass(frozen=True)
+class CovarianceParts:
+    """Evaluated predictors at some points, ready to be put together."""
+
+    head: Float[Tensor, "M K"]
+    weights: Float[Tensor, "K"]
+    tail: Float[Tensor, "M T"]
+
+    def explained_diag(self) -> Float[Tensor, "M"]:
+        """The diagonal of P W Pᵀ + P′P′ᵀ/T."""
+        return self.head.square() @ self.weights + self.tail.square().sum(dim=1) / max(self.tail.shape[1], 1)
+
+    def explained(self) -> Float[Tensor, "M M"]:
+        """P W Pᵀ + P′P′ᵀ/T."""
+        return (self.head * self.weights) @ self.head.T + self.tail @ self.tail.T / max(self.tail.shape[1], 1)
+
+
+@dataclass(frozen=True)
+class CovariancePlan:
+    """What Algorithm 2 learns: the K singular vectors, then the T random targets; and what it makes of the predictors."""
+
+    problem: Problem
+    svd: PartialSVD
+    estimate: CovarianceEstimate
+    tail: Float[Tensor, "NC T"]
+
+    @property
+    def targets(self) -> Float[Tensor, "NC S"]:
+        """Targets in the units of y: the columns of U, and the tail draws."""
+        std = self.problem.noise_std.unsqueeze(1)
+        return torch.cat([self.svd.u * (std / self.problem.noise_scale), self.tail * std], dim=1)
+
+    def parts(self, values: Float[Tensor, "M S"]) -> CovarianceParts:
+        """The evaluated predictors of `targets`, with their weights."""
+        head, tail = values.split([self.svd.rank, self.tail.shape[1]], dim=1)
+        return CovarianceParts(head, self.problem.noise_scale**2 * self.estimate.head_weights(self.svd.s), tail)
+
+    def bound_weights(self) -> Float[Tensor, "K"]:
+        """The weights of (J′V)² in the estimate's own upper bound, where the head's predictors are J′V s/(s²+1)."""
+        s = self.svd.s
+        return self.estimate.head_weights(s) * (s / (s.square() + 1)).square()
+
+    def bracket(self) -> Bracket:
+        """The certified bracket of this head."""
+        frobenius = float((self.problem.jacobian.diag() / self.problem.noise_std.square()).sum())
+        return Bracket.of(self.problem.whitened, self.svd, frobenius)
+
+
+def plan_covariance(
+    problem: Problem,
+    rank: int,
+    tail: int,
+    svd: SVDMethod,
+    estimate: CovarianceEstimate,
+    generator: torch.Generator | None = None,
+) -> CovariancePlan:
+    """The partial SVD of the whitened Jacobian and the random targets that go with it."""
+    check_rank(rank, *problem.jacobian.shape)
+    check_count(tail, "tail", 0)
+    found = svd(problem.whitened, rank, generator)
+    return CovariancePlan(problem, found, estimate, estimate.tail_targets(problem.whitened, found, tail, generator))

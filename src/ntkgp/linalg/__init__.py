@@ -1,0 +1,1 @@
+"""Linear algebra over products with a matrix; nothing here knows of networks."""

@@ -1,0 +1,30 @@
+"""A matrix known only by its products. Nothing in this folder knows of networks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An n×m matrix A: ``matmat`` multiplies m×S by A, ``rmatmat`` n×S by Aᵀ, ``gram`` (if cheap to have) gives A Aᵀ."""
+
+    shape: tuple[int, int]
+    matmat: Callable[[Tensor], Tensor]
+    rmatmat: Callable[[Tensor], Tensor]
+    dtype: torch.dtype
+    device: torch.device
+    gram: Callable[[], Tensor] | None = None
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> "Operator":
+        """A dense matrix as an operator."""
+        n, m = matrix.shape
+        return cls((n, m), matrix.matmul, matrix.T.matmul, matrix.dtype, matrix.device, lambda: matrix @ matrix.T)
+
+    def normal(self, rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
+        """Standard normal numbers on the operator's device and in its dtype; a generator may live on the CPU."""
+        device = self.device if generator is None else generator.device
+        return torch.randn(rows, columns, generator=generator, dtype=self.dtype, device=device).to(self.device)

@@ -1,0 +1,147 @@
+"""The paper's network (appendix "Network Initialization"): layers in the NTK parametrisation, and its input features."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class NTKLinear(nn.Module):
+    """A linear layer whose weights are drawn from N(0, weight_std²) and scaled in the forward pass.
+
+    Computes ``gain · W x + b``, with ``gain = output_scale / sqrt(n)``. Keeping the scale outside the weights is what makes
+    the tangent kernel converge as the width grows (Jacot et al. 2018).
+
+    Args:
+        in_features: inputs of the layer.
+        out_features: outputs of the layer.
+        bias: whether b is there (the paper's output layer has none).
+        weight_std: standard deviation of W at initialisation.
+        bias_std: standard deviation of b at initialisation.
+        output_scale: the paper's c_out, a constant in front.
+        scaling: ``"fan_in"`` (n = in_features, the standard NTK parametrisation) or ``"own_width"`` (n = out_features, the
+            paper read literally; see docs/paper.md on why it is not the default).
+        generator: source of the random weights; the global one when None.
+
+    Example:
+        >>> import torch
+        >>> layer = NTKLinear(3, 4, generator=torch.Generator().manual_seed(0))
+        >>> layer(torch.ones(2, 3)).shape
+        torch.Size([2, 4])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        weight_std: float = 1.0,
+        bias_std: float = 1.0,
+        output_scale: float = 1.0,
+        scaling: str = "fan_in",
+        generator: torch.Generator | None = None,
+    ):
+        super().__init__()
+        widths = {"fan_in": in_features, "own_width": out_features}
+        if scaling not in widths:
+            raise ValueError(f"scaling must be 'fan_in' or 'own_width', got {scaling!r}")
+        self.in_features, self.out_features = in_features, out_features
+        self.gain = output_scale / math.sqrt(widths[scaling])
+        self.weight = nn.Parameter(torch.randn(out_features, in_features, generator=generator) * weight_std)
+        self.bias = nn.Parameter(torch.randn(out_features, generator=generator) * bias_std) if bias else None
+
+    def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
+        """``gain · W x + b``."""
+        # Scaling the activations costs less than scaling the weights: batches are smaller than W here.
+        return F.linear(x * self.gain, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """The sizes, as ``nn.Linear`` prints them."""
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{sizes}, bias={self.bias is not None}, gain={self.gain:.4g}"
+
+
+def mlp(
+    in_features: int,
+    out_features: int = 1,
+    width: int = 512,
+    depth: int = 2,
+    activation: nn.Module | None = None,
+    output_scale: float = 3.5,
+    weight_std: float = 1.0,
+    bias_std: float = 1.0,
+    scaling: str = "fan_in",
+    generator: torch.Generator | None = None,
+) -> nn.Sequential:
+    """The paper's network: `depth` hidden layers of `width`, softplus with β = 87.09, output scaled by 3.5, no output bias.
+
+    Args:
+        in_features: number of inputs D.
+        out_features: number of outputs C.
+        width: size of each hidden layer.
+        depth: number of hidden layers.
+        activation: the non-linearity, ``nn.Softplus(beta=87.09)`` when None.
+        output_scale: c_out of the paper.
+        weight_std: σ_w of the paper.
+        bias_std: σ_b of the paper.
+        scaling: ``"fan_in"`` or ``"own_width"``, see :class:`NTKLinear`.
+        generator: source of the random weights; the global one when None.
+
+    Example:
+        >>> import torch
+        >>> net = mlp(in_features=2, width=16, generator=torch.Generator().manual_seed(0))
+        >>> net(torch.zeros(5, 2)).shape
+        torch.Size([5, 1])
+    """
+    if min(in_features, out_features, width, depth) < 1:
+        sizes = (in_features, out_features, width, depth)
+        raise ValueError(f"in_features, out_features, width and depth must be at least 1, got {sizes}")
+    activation = nn.Softplus(beta=87.09) if activation is None else activation  # pyright: ignore[reportArgumentType]
+    stds = {"weight_std": weight_std, "bias_std": bias_std, "scaling": scaling, "generator": generator}
+    layers: list[nn.Module] = []
+    for fan_in in [in_features] + [width] * (depth - 1):
+        layers += [NTKLinear(fan_in, width, **stds), activation]
+    return nn.Sequential(*layers, NTKLinear(width, out_features, bias=False, output_scale=output_scale, **stds))
+
+
+class TrigonometricInputs(nn.Module):
+    """The paper's input normalisation: each input is mapped to t in [0, π] and shown as [sin t, cos t].
+
+    Turns D inputs into 2D features. Inputs outside the range go on around the circle and meet again after two widths of it, so
+    the range should cover the queries, not only the training data.
+
+    Args:
+        low: lower end of the range, a number or one per input.
+        high: upper end of the range.
+
+    Example:
+        >>> import torch
+        >>> TrigonometricInputs(-1.0, 1.0)(torch.tensor([[-1.0], [0.0]])).round(decimals=3)
+        tensor([[0., 1.],
+                [1., -0.]])
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, low: float | Tensor, high: float | Tensor):
+        super().__init__()
+        self.register_buffer("low", torch.as_tensor(low, dtype=torch.get_default_dtype()).clone())
+        self.register_buffer("high", torch.as_tensor(high, dtype=torch.get_default_dtype()).clone())
+        if not bool((self.high > self.low).all()):
+            raise ValueError(f"high must be above low for every input, got low={low}, high={high}")
+
+    @classmethod
+    def from_data(cls, x: Float[Tensor, "N D"], margin: float = 0.0) -> "TrigonometricInputs":
+        """The range of each column of x, widened on both sides by `margin` times its width; constant columns get width 1."""
+        low, high = x.min(dim=0).values, x.max(dim=0).values
+        width = torch.where(high > low, high - low, torch.ones_like(low))
+        return cls(low - margin * width, low + (1 + margin) * width)
+
+    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D2"]:
+        """[sin t, cos t] with t = π (x − low) / (high − low)."""
+        t = (x - self.low) / (self.high - self.low) * math.pi
+        return torch.cat([torch.sin(t), torch.cos(t)], dim=-1)

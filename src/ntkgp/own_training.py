@@ -1,0 +1,120 @@
+"""The pieces a training loop of one's own needs: shifted targets, the anchor penalty, and a posterior from the results."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ntkgp._types import MeanFunction
+from ntkgp.covariance import CovarianceEstimate, CovariancePlan, TightCovariance, plan_covariance
+from ntkgp.linalg.svd import DenseSVD, SVDMethod
+from ntkgp.predictors import NetworkPredictors
+from ntkgp.problem import pose
+from ntkgp.trained import TrainedPosterior
+from ntkgp.training import TrainedWeights
+
+
+def anchor_penalty(network: nn.Module, anchor: nn.Module) -> Tensor:
+    """‖θ − θ0‖² between a network in training and the module it started from; times β it is the paper's noise.
+
+    Differentiable in the parameters of `network`; those of `anchor` are constants. Memory: one parameter at a time.
+
+    Example:
+        >>> import copy, torch
+        >>> net = torch.nn.Linear(2, 1)
+        >>> moved = copy.deepcopy(net)
+        >>> with torch.no_grad(): _ = moved.bias.add_(3.0)
+        >>> round(anchor_penalty(moved, net).item(), 4)
+        9.0
+    """
+    start = dict(anchor.named_parameters())
+    terms = []
+    for name, p in network.named_parameters():
+        if name not in start or start[name].shape != p.shape:
+            raise ValueError(f"network is not a copy of anchor: parameter {name!r} is missing there or has another shape")
+        if start[name].requires_grad:
+            terms.append((p - start[name].detach()).square().sum())
+    return torch.stack(terms).sum()
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What each of the 1 + K + T copies of a module is to be trained on, and the way from them to a posterior.
+
+    Attributes:
+        targets: shifted targets t + f(x; θ0), (S, N) or (S, N, C) as y: first for the mean, then for the head, then the tail.
+        weights: weight of each observation in the squared error, (N,) or (N, C); all 1 when the noise is one number.
+        beta: the paper's β = σ²/N, the factor of :func:`anchor_penalty`.
+    """
+
+    targets: Tensor
+    weights: Tensor
+    beta: float
+    covariance_plan: CovariancePlan
+
+    def posterior(self, networks: Sequence[nn.Module]) -> TrainedPosterior:
+        """The posterior from the trained copies, one per target and in the order of `targets`.
+
+        Memory: S·P numbers for the displacements.
+        """
+        plan = self.covariance_plan
+        network, scales = plan.problem.network, plan.problem.tangent.scales
+        if len(networks) != len(self.targets):
+            raise ValueError(f"expected {len(self.targets)} trained networks, one per target, got {len(networks)}")
+        trained = [dict(network.named_parameters()) for network in networks]
+        for k, params in enumerate(trained):
+            wrong = [name for name, p in network.anchor.items() if name not in params or params[name].shape != p.shape]
+            if wrong:
+                raise ValueError(f"network {k} is not a copy of the module: parameter {wrong[0]!r} is missing or reshaped")
+        deltas = {
+            name: torch.stack([params[name].detach().to(p) - p for params in trained]) / scales[name]
+            for name, p in network.anchor.items()
+        }
+        S = len(networks)
+        weights = TrainedWeights(deltas, 1.0, [0] * S, [True] * S, [math.nan] * S, losses=[], seconds=0.0)
+        return TrainedPosterior(plan, NetworkPredictors(network, scales, weights), plan.bracket())
+
+
+def plan_training(
+    module: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    noise_var: float | Tensor,
+    rank: int = 5,
+    tail: int = 0,
+    svd: SVDMethod | None = None,
+    covariance: CovarianceEstimate | None = None,
+    prior_mean: MeanFunction | None = None,
+    prior_var: float | Mapping[str, float] = 1.0,
+    generator: torch.Generator | None = None,
+) -> TrainingPlan:
+    """The targets for a training loop of one's own; train a copy of the module on each, then ask for the posterior.
+
+    Each copy minimises ``(weights * (copy(x) − target)²).mean() + beta * anchor_penalty(copy, module)``; with a prior variance
+    a² other than 1 the penalty is to be divided by it. Other arguments as in :func:`fit` and :class:`TrainedNetworks`.
+    Cost: the partial SVD; memory that of `svd`.
+
+    Example:
+        >>> import copy, torch, ntkgp
+        >>> net = ntkgp.mlp(1, width=32, generator=torch.Generator().manual_seed(0))
+        >>> x = torch.linspace(-1, 1, 6).unsqueeze(1)
+        >>> plan = plan_training(net, x, x[:, 0].sin(), noise_var=0.1, rank=2)
+        >>> plan.targets.shape
+        torch.Size([3, 6])
+        >>> posterior = plan.posterior([copy.deepcopy(net) for target in plan.targets])  # not trained yet: nothing learned
+        >>> bool(posterior.predict(x).mean.abs().max() < 1e-9)
+        True
+    """
+    problem = pose(module, x, y, noise_var=noise_var, prior_mean=prior_mean, prior_var=prior_var, dtype=torch.float64)
+    plan = plan_covariance(problem, rank, tail, svd or DenseSVD(), covariance or TightCovariance(), generator)
+    columns = torch.cat([problem.residual.unsqueeze(1), plan.targets], dim=1)
+    shifted = columns + problem.network.initial(x).reshape(-1, 1)
+    return TrainingPlan(
+        targets=torch.stack([problem.shaped(column) for column in shifted.T]),
+        weights=problem.shaped(problem.loss_weights.flatten()),
+        beta=problem.beta,
+        covariance_plan=plan,
+    )

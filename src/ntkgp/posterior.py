@@ -1,0 +1,62 @@
+"""What every posterior answers. The base class only declares; the three final classes are in exact, lowrank and trained."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The posterior at M points: shape (M,) when y had shape (N,), (M, C) when it had (N, C).
+
+    Attributes:
+        mean: posterior mean.
+        variance: epistemic variance, what the network does not know; it shrinks with data.
+        lower: certified lower bound on the exact variance.
+        upper: certified upper bound on the exact variance.
+        noise_var: variance of the observation noise at these points; None when the training noise differed from point to
+            point and ``predict`` was not told that of the new ones.
+
+    Example:
+        >>> import torch
+        >>> p = Prediction(*torch.tensor([[1.0], [4.0], [4.0], [4.0], [5.0]]))
+        >>> p.std, p.total_std
+        (tensor([2.]), tensor([3.]))
+    """
+
+    mean: Float[Tensor, "*shape"]
+    variance: Float[Tensor, "*shape"]
+    lower: Float[Tensor, "*shape"]
+    upper: Float[Tensor, "*shape"]
+    noise_var: Float[Tensor, "*shape"] | None
+
+    @property
+    def std(self) -> Tensor:
+        """Epistemic standard deviation."""
+        return self.variance.sqrt()
+
+    @property
+    def total_std(self) -> Tensor:
+        """Standard deviation of a new observation: epistemic and noise together."""
+        if self.noise_var is None:
+            raise ValueError("the noise of these points is not known; pass noise_var to predict")
+        return (self.variance + self.noise_var).sqrt()
+
+
+class Posterior(ABC):
+    """The Gaussian-process posterior of a network: fitted once, queried many times, never changed."""
+
+    @abstractmethod
+    def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
+        """Mean, variance and its bracket at the points x; differentiable in x.
+
+        Args:
+            x: query points, (M, ...).
+            noise_var: noise variance at x for ``total_std``; the training one when that was a single number.
+        """
+
+    @abstractmethod
+    def covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
+        """The joint epistemic covariance of all outputs at all points of x, rows ordered point-major."""

@@ -1,0 +1,176 @@
+"""The regression problem after the door: checked, in one dtype, residuals and noise ready, J(x) as an operator."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ntkgp._checks import check_inputs, check_module, check_noise, check_outputs, check_targets, prior_scales
+from ntkgp._types import MeanFunction
+from ntkgp.linalg.operator import Operator
+from ntkgp.tangent.functional import PureNetwork
+from ntkgp.tangent.jacobian import Jacobian
+from ntkgp.tangent.tangent import Tangent
+
+
+def network_mean(x: Tensor) -> Tensor:
+    """The network itself, f(x; θ0), as prior mean: pass it to ``fit(..., prior_mean=network_mean)``.
+
+    It stands for "whatever network is being fitted"; outside of ``fit`` it has no network to call.
+
+    Example:
+        >>> import torch, ntkgp
+        >>> net = ntkgp.mlp(1, width=16, generator=torch.Generator().manual_seed(0))
+        >>> x, far = torch.zeros(1, 1), torch.full((1, 1), 3.0)
+        >>> post = ntkgp.fit(net, x, net(x)[:, 0].detach(), noise_var=0.1, prior_mean=ntkgp.network_mean)
+        >>> bool((post.predict(far).mean - net(far)[:, 0]).abs().item() < 1e-4)  # no surprise, no change
+        True
+    """
+    raise TypeError("network_mean is a marker: pass it as prior_mean, do not call it")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """y = m(x) + J(x)Δ + noise, Δ ~ N(0, I). Rows are point-major; `noise_std` and `residual` have N·C entries."""
+
+    network: PureNetwork
+    tangent: Tangent
+    x: Tensor
+    residual: Float[Tensor, "NC"]
+    noise_std: Float[Tensor, "NC"]
+    prior_mean: MeanFunction
+    scalar_noise: float | None
+    vector_output: bool
+    user_dtype: torch.dtype
+
+    @property
+    def outputs(self) -> int:
+        """C."""
+        return self.tangent.outputs
+
+    @cached_property
+    def jacobian(self) -> Jacobian:
+        """J(x) at the training points, its layer factors kept."""
+        return self.tangent.at(self.x)
+
+    @property
+    def whitened_residual(self) -> Float[Tensor, "NC"]:
+        """R in units of each observation's noise."""
+        return self.residual / self.noise_std
+
+    @property
+    def noise_scale(self) -> float:
+        """σ; the root mean square of the σ_n when they differ."""
+        return math.sqrt(float(self.noise_std.square().mean()))
+
+    @property
+    def beta(self) -> float:
+        """The paper's β = σ²/N."""
+        return self.noise_scale**2 / len(self.x)
+
+    @property
+    def loss_weights(self) -> Float[Tensor, "N C"]:
+        """w_n = σ²/σ_n²: how much each observation counts in the paper's loss; 1 when the noise is the same everywhere."""
+        return (self.noise_scale / self.noise_std).square().unflatten(0, (-1, self.outputs))
+
+    @cached_property
+    def whitened(self) -> Operator:
+        """J̃ = diag(1/σ) J: with it every observation has noise variance 1."""
+        std, jacobian = self.noise_std.unsqueeze(1), self.jacobian
+        return Operator(
+            shape=jacobian.shape,
+            matmat=lambda v: jacobian.matmat(v) / std,
+            rmatmat=lambda u: jacobian.rmatmat(u / std),
+            dtype=self.network.dtype,
+            device=self.network.device,
+            gram=lambda: jacobian.kernel() / (std * std.T),
+        )
+
+    def checked(self, x: Tensor) -> Tensor:
+        """Query points, checked against the training points."""
+        check_inputs(x, self.network.module)
+        if x.shape[1:] != self.x.shape[1:]:
+            raise ValueError(f"x must have shape (M, {', '.join(map(str, self.x.shape[1:]))}) as in fit, got {tuple(x.shape)}")
+        return x
+
+    def mean_at(self, x: Tensor) -> Float[Tensor, "MC"]:
+        """m(x), flattened point-major."""
+        return _evaluate_mean(self.prior_mean, x, self.outputs, self.network.dtype).flatten()
+
+    def noise_at(self, x: Tensor, noise_var: float | Tensor | None) -> Tensor | None:
+        """The noise variance of new points: the one given, else the common one of the training data, else unknown."""
+        value = self.scalar_noise if noise_var is None else noise_var
+        return None if value is None else check_noise(value, (len(x), self.outputs)).to(x.device)
+
+    def shaped(self, values: Float[Tensor, "MC"]) -> Tensor:
+        """As the user's y: (M,) or (M, C), in its dtype."""
+        values = values.unflatten(0, (-1, self.outputs)).to(self.user_dtype)
+        return values.squeeze(1) if self.vector_output else values
+
+
+def pose(
+    module: nn.Module,
+    x: Tensor,
+    y: Tensor | None,
+    *,
+    noise_var: float | Tensor,
+    prior_mean: MeanFunction | None = None,
+    prior_var: float | Mapping[str, float] = 1.0,
+    dtype: torch.dtype | None = None,
+) -> Problem:
+    """Check what the user passed and pose it as a :class:`Problem`; y = None poses zero targets (covariance only)."""
+    network, outputs = open_network(module, x, dtype)
+    if y is None:
+        y = torch.zeros(len(x), outputs, dtype=network.dtype, device=network.device)
+    check_targets(y, x, outputs)
+    noise = check_noise(noise_var, (len(x), outputs)).to(network.device)
+    tangent = Tangent(network, x, outputs, prior_scales(prior_var, list(network.anchor)))
+    means = {None: _zero_mean(outputs), network_mean: network.initial}
+    mean = means.get(prior_mean, prior_mean)
+    if mean is None or not callable(mean):
+        raise TypeError(f"prior_mean must be None, network_mean or a function of x, got {prior_mean!r}")
+    m = _evaluate_mean(mean, x, outputs, network.dtype)
+    return Problem(
+        network=network,
+        tangent=tangent,
+        x=x.detach(),
+        residual=(y.detach().reshape(len(x), outputs).to(network.dtype) - m).flatten(),
+        noise_std=noise.to(network.dtype).sqrt().flatten(),
+        prior_mean=mean,
+        scalar_noise=float(noise[0, 0]) if torch.as_tensor(noise_var).ndim == 0 else None,
+        vector_output=y.ndim == 1,
+        user_dtype=y.dtype,
+    )
+
+
+def open_network(module: nn.Module, x: Tensor, dtype: torch.dtype | None = None) -> tuple[PureNetwork, int]:
+    """The module as a pure function in `dtype`, checked on the first points of x, and its number of outputs C."""
+    check_module(module)
+    check_inputs(x, module)
+    network = PureNetwork(module, dtype)
+    try:
+        outputs = check_outputs(lambda points: network.module(network.cast(points)), network.module, x)
+    except RuntimeError as error:
+        raise ValueError(
+            f"the module cannot be called on x of shape {tuple(x.shape)} and dtype {x.dtype} (it computes in {network.dtype}): "
+            f"{error}"
+        ) from error
+    return network, outputs
+
+
+def _zero_mean(outputs: int) -> Callable[[Tensor], Tensor]:
+    return lambda x: torch.zeros(len(x), outputs, device=x.device)
+
+
+def _evaluate_mean(mean: MeanFunction, x: Tensor, outputs: int, dtype: torch.dtype) -> Float[Tensor, "M C"]:
+    value = mean(x)
+    if not isinstance(value, Tensor) or value.numel() != len(x) * outputs or not value.is_floating_point():
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"prior_mean must return a floating tensor of shape ({len(x)}, {outputs}), got {got}")
+    if not bool(torch.isfinite(value.detach()).all()):
+        raise ValueError("prior_mean returned NaN or infinity")
+    return value.reshape(len(x), outputs).to(dtype)

@@ -1,0 +1,86 @@
+"""The user's module becomes a pure function of its parameters, once, at the door."""
+
+import contextlib
+import copy
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+@contextlib.contextmanager
+def _differentiable_attention() -> Iterator[None]:
+    """Plain attention kernels: the fused ones have neither a forward-mode derivative nor a batching rule."""
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fastpath)
+
+
+@dataclass(frozen=True)
+class ParameterSpace:
+    """The flat layout of the trainable parameters: P numbers, in the order of `shapes`."""
+
+    shapes: dict[str, torch.Size]
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return sum(shape.numel() for shape in self.shapes.values())
+
+    def split(self, flat: Float[Tensor, "*batch P"]) -> dict[str, Tensor]:
+        """Views of a flat vector (or a stack of them), one per parameter."""
+        parts = flat.split([shape.numel() for shape in self.shapes.values()], dim=-1)
+        return {name: part.unflatten(-1, shape or (1,)).reshape(*flat.shape[:-1], *shape)
+                for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}  # fmt: skip
+
+    def join(self, parts: Mapping[str, Tensor]) -> Float[Tensor, "*batch P"]:
+        """The inverse of :meth:`split`."""
+        flat = [parts[name].flatten(-len(shape)) if shape else parts[name].unsqueeze(-1)
+                for name, shape in self.shapes.items()]  # fmt: skip
+        return torch.cat(flat, dim=-1)
+
+
+class PureNetwork:
+    """f(x; θ) → (N, C): a private, frozen copy of the user's module, called with any parameters.
+
+    The copy costs one set of weights and buys two promises: nothing done here reaches the user's module, and nothing the
+    user does to it later (training it, ``.train()``, ``.to()``) reaches a fitted posterior.
+    """
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype | None = None, names: Iterable[str] | None = None):
+        if names is None:
+            names = {name for name, p in module.named_parameters() if p.requires_grad}
+        self.module = copy.deepcopy(module).requires_grad_(False)
+        if dtype is not None:
+            self.module.to(dtype)
+        self.anchor = {name: p.detach() for name, p in self.module.named_parameters() if name in names}
+        self.space = ParameterSpace({name: p.shape for name, p in self.anchor.items()})
+        self.dtype, self.device = next((p.dtype, p.device) for p in self.anchor.values())
+        self.lock = threading.RLock()  # functional_call swaps tensors inside the copy while it runs
+
+    def __call__(self, params: Mapping[str, Tensor], x: Tensor) -> Float[Tensor, "N C"]:
+        """f(x; θ) with θ = `params` for the trainable parameters named there and θ0 for the others."""
+        with self.lock, _differentiable_attention():
+            out = functional_call(self.module, dict(params), (x,))
+        return out.unsqueeze(-1) if out.ndim == 1 else out
+
+    def to(self, dtype: torch.dtype) -> "PureNetwork":
+        """The same network computing in another dtype."""
+        return self if dtype == self.dtype else PureNetwork(self.module, dtype, self.anchor.keys())
+
+    def cast(self, x: Tensor) -> Tensor:
+        """X in the dtype the network computes in; indices (integers) stay what they are."""
+        return x.to(self.dtype) if x.is_floating_point() else x
+
+    def initial(self, x: Tensor) -> Float[Tensor, "N C"]:
+        """f(x; θ0): the network before any training."""
+        return self({}, self.cast(x))

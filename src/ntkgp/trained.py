@@ -1,0 +1,101 @@
+"""The paper's posterior: the mean and the covariance from copies of the network trained by gradient descent."""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ntkgp.covariance import CovarianceEstimate, CovarianceParts, CovariancePlan, TightCovariance, plan_covariance
+from ntkgp.linalg.bracket import Bracket
+from ntkgp.linalg.svd import DenseSVD, SVDMethod
+from ntkgp.posterior import Posterior, Prediction
+from ntkgp.predictors import Predictors, train_predictors
+from ntkgp.problem import Problem
+from ntkgp.training import AcceleratedGD, Trainer
+
+
+@dataclass(frozen=True)
+class TrainedNetworks:
+    """The paper's system: 1 + K + T copies of the network, trained together by gradient descent.
+
+    One copy learns y (Algorithm 1), K learn the top left singular vectors of the Jacobian and T learn random targets
+    (Algorithm 2). Cost: the partial SVD and (1 + K + T) trainings; memory (1 + K + T)·6·P numbers while training.
+
+    Args:
+        rank: K.
+        tail: T, the paper's K′.
+        svd: how the singular vectors are found.
+        trainer: how the copies are trained.
+        covariance: how predictors become a covariance, ours or the paper's.
+
+    Example:
+        >>> import torch, ntkgp
+        >>> g = torch.Generator().manual_seed(0)
+        >>> net = ntkgp.mlp(1, width=64, generator=g)
+        >>> x = torch.linspace(-1, 1, 8).unsqueeze(1)
+        >>> posterior = ntkgp.fit(net, x, torch.sin(3 * x[:, 0]), noise_var=0.05, method=ntkgp.TrainedNetworks(rank=4))
+        >>> p = posterior.predict(torch.tensor([[0.0], [5.0]]))
+        >>> bool((p.lower <= p.variance).all() and (p.variance <= p.upper).all())
+        True
+    """
+
+    rank: int = 5
+    tail: int = 0
+    svd: SVDMethod = field(default_factory=DenseSVD)
+    trainer: Trainer = field(default_factory=AcceleratedGD)
+    covariance: CovarianceEstimate = field(default_factory=TightCovariance)
+
+    dtype = torch.float64  # of the SVD and the bracket; the copies train in the trainer's
+
+    def fit(self, problem: Problem, generator: torch.Generator | None = None, progress: bool = False) -> "TrainedPosterior":
+        """Find the singular vectors, train all copies, put the posterior together."""
+        plan = plan_covariance(problem, self.rank, self.tail, self.svd, self.covariance, generator)
+        targets = torch.cat([problem.residual.unsqueeze(1), plan.targets], dim=1)
+        roles = ["mean"] + ["covariance"] * plan.targets.shape[1]
+        predictors = train_predictors(problem, targets, roles, plan.svd, self.trainer, progress)
+        return TrainedPosterior(plan, predictors, plan.bracket())
+
+
+@dataclass(frozen=True)
+class TrainedPosterior(Posterior):
+    """A posterior whose mean and variance come from evaluating trained copies of the network."""
+
+    plan: CovariancePlan
+    predictors: Predictors
+    bracket: Bracket
+
+    def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
+        """Mean and variance by 1 + K + T forward passes, and K Jacobian products for the bracket.
+
+        Training error and Monte-Carlo error cannot move the variance out of the bracket: it is clipped to it.
+        """
+        problem, x = self.plan.problem, self.plan.problem.checked(x)
+        mean, parts = self._evaluate(x)
+        jacobian = problem.tangent.at(x)
+        prior, features = jacobian.diag(), jacobian.matmat(self.plan.svd.v)
+        lower = self.bracket.lower(features, prior)
+        upper = torch.maximum(prior - features.square() @ self.plan.bound_weights(), lower)
+        variance = torch.clamp(prior - parts.explained_diag(), lower, upper)
+        noise = problem.noise_at(x, noise_var)
+        return Prediction(
+            mean=problem.shaped(problem.mean_at(x) + mean),
+            variance=problem.shaped(variance),
+            lower=problem.shaped(lower),
+            upper=problem.shaped(upper),
+            noise_var=None if noise is None else problem.shaped(noise.flatten()),
+        )
+
+    def covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
+        """The joint covariance: the estimate, less the negative part that training and Monte-Carlo errors may give it."""
+        values, vectors = torch.linalg.eigh(self.raw_covariance(x))
+        return (vectors * values.clamp_min(0) @ vectors.T).to(self.plan.problem.user_dtype)
+
+    def raw_covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
+        """J′J′ᵀ − P W Pᵀ − P′P′ᵀ/T as it comes, as in the paper's Query-Posterior-Covariance."""
+        problem = self.plan.problem
+        return problem.tangent.at(problem.checked(x)).kernel() - self._evaluate(x)[1].explained()
+
+    def _evaluate(self, x: Tensor) -> tuple[Float[Tensor, "MC"], CovarianceParts]:
+        values = self.predictors(x).to(self.plan.svd.s.dtype)
+        return values[:, 0], self.plan.parts(values[:, 1:])

@@ -1,0 +1,293 @@
+"""Algorithm 1 on many targets at once: copies of the network trained by gradient descent as one stacked batch.
+
+Each copy s minimises the paper's regularised loss (Lemma 2.1), with θ = θ0 + a Δ_s and prior standard deviation a,
+
+    L_s = (1/N) Σ_n w_n (ε t_sn + f(x_n; θ0) − f(x_n; θ))² + β ‖Δ_s‖²,   β = σ²/N,
+
+and answers (f(x′; θ) − f(x′; θ0))/ε. The signal ε is the paper's 1, or smaller: the answer is linear in its target, so a small
+ε keeps the network as close to its tangent as wished, at any width. w_n = σ²/σ_n² (1 when the noise is the same everywhere).
+"""
+
+import math
+import time
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import vmap
+from tqdm.auto import tqdm
+
+from ntkgp._types import NumericalWarning
+from ntkgp.tangent.functional import PureNetwork
+
+Stack = dict[str, Tensor]
+
+
+def change_of_output(network: PureNetwork, scales: dict[str, float], deltas: Stack, x: Tensor) -> Float[Tensor, "S N C"]:
+    """f(x; θ0 + a Δ_s) − f(x; θ0) for every copy s of the stack."""
+    params = {name: torch.add(network.anchor[name], delta, alpha=scales[name]) for name, delta in deltas.items()}
+    return vmap(network, in_dims=(0, None))(params, x) - network.initial(x)
+
+
+@dataclass(frozen=True)
+class TrainingTask:
+    """What to train: S targets on the same points, from the same initial network."""
+
+    network: PureNetwork
+    scales: dict[str, float]
+    x: Tensor
+    targets: Float[Tensor, "S N C"]
+    weights: Float[Tensor, "N C"]
+    beta: float
+    curvature: float  # the largest eigenvalue of (1/N) JᵀWJ, for the step size
+    roles: list[str]  # "mean" or "covariance", one per target: the paper trains the two at different rates
+
+    def change(self, deltas: Stack) -> Float[Tensor, "S N C"]:
+        """f(x; θ0 + a Δ_s) − f(x; θ0) for every copy."""
+        return change_of_output(self.network, self.scales, deltas, self.x)
+
+    def fit_error(self, change: Float[Tensor, "S N C"]) -> Float[Tensor, "S"]:
+        """The data term of each copy's loss."""
+        return (self.weights * (self.targets - change).square()).sum(dim=(1, 2)) / len(self.x)
+
+    def loss(self, deltas: Stack) -> Float[Tensor, "S"]:
+        """The paper's regularised loss of each copy."""
+        return self.fit_error(self.change(deltas)) + self.beta * _squares(deltas)
+
+    def with_signal(self, signal: float) -> "TrainingTask":
+        """The same with targets ε t."""
+        return replace(self, targets=signal * self.targets)
+
+    def subset(self, keep: Tensor) -> "TrainingTask":
+        """The same for fewer copies."""
+        roles = [role for role, stays in zip(self.roles, keep.tolist(), strict=True) if stays]
+        return replace(self, targets=self.targets[keep], roles=roles)
+
+    def zeros(self) -> Stack:
+        """All copies at θ0."""
+        return {name: p.new_zeros(len(self.targets), *p.shape) for name, p in self.network.anchor.items()}
+
+
+@dataclass(frozen=True)
+class TrainedWeights:
+    """Trained copies: the displacement Δ of each from θ0, and what training reached."""
+
+    deltas: Stack
+    signal: float
+    steps: list[int]  # taken by each copy
+    converged: list[bool]
+    accuracy: list[float]  # what each copy reached of what its trainer asks for
+    losses: list[list[float]]  # of all copies, at every 10th step
+    seconds: float
+
+
+class Trainer(ABC):
+    """A way to minimise the loss of every copy; an object that carries its own options."""
+
+    dtype: torch.dtype
+
+    @abstractmethod
+    def train(self, task: TrainingTask, progress: bool = False) -> TrainedWeights:
+        """Train all copies together."""
+
+
+@dataclass(frozen=True)
+class AcceleratedGD(Trainer):
+    """Gradient descent with Nesterov momentum, a step size known from the SVD, and restarts per copy: nothing to tune.
+
+    Gradient steps keep θ − θ0 in the row space of J, so the answers at new points converge when the fit does; Adam leaves that
+    space. A copy stops when its certificate ‖∇‖/√(tᵀJΔ) (in units of the noise) is below `tol`: in the linear regime an
+    upper bound on the relative error of the answer in its energy norm.
+
+    Cost: three network passes over the N points a step and copy; memory 6·S·P numbers and the activations of S·N points.
+
+    Args:
+        signal: the scale ε of the targets while training; None takes 1e-4 in float64 and 1e-2 in float32, the smallest that
+            rounding allows.
+        tol: relative accuracy at which a copy has converged.
+        max_steps: stop anyway; a warning says what was reached.
+        dtype: dtype to train in.
+
+    Example:
+        >>> import torch, ntkgp
+        >>> net = ntkgp.mlp(1, width=32, generator=torch.Generator().manual_seed(0))
+        >>> x = torch.linspace(-1, 1, 6).unsqueeze(1)
+        >>> trained = ntkgp.train_posterior_mean(net, x, x[:, 0].sin(), noise_var=0.1, trainer=ntkgp.AcceleratedGD())
+        >>> exact = ntkgp.fit(net, x, x[:, 0].sin(), noise_var=0.1).predict(x)
+        >>> bool((ntkgp.query_posterior_mean(trained, x) - exact.mean).norm() < 0.01 * exact.mean.norm())
+        True
+    """
+
+    signal: float | None = None
+    tol: float = 5e-3
+    max_steps: int = 20_000
+    dtype: torch.dtype = torch.float64
+
+    def train(self, task: TrainingTask, progress: bool = False) -> TrainedWeights:
+        """Train all copies together; copies that have converged leave the batch."""
+        start = time.perf_counter()
+        signal = self.signal if self.signal is not None else (1e-4 if self.dtype == torch.float64 else 1e-2)
+        task = task.with_signal(signal)
+        S, final = len(task.targets), task.zeros()
+        steps, accuracy, record = [self.max_steps] * S, [math.inf] * S, _Record(S)
+        active = torch.arange(S, device=task.x.device)
+        point = {name: p.clone() for name, p in final.items()}  # where the copies are
+        ahead = {name: p.clone() for name, p in final.items()}  # where momentum looks
+        step = task.targets.new_full((S,), 0.5 / (task.curvature + task.beta))
+        momentum, last = torch.ones_like(step), torch.full_like(step, math.inf)
+        anchor_loss = task.fit_error(torch.zeros_like(task.targets))
+        with tqdm(total=self.max_steps, disable=not progress, desc=f"training {S} networks", leave=False) as bar:
+            for count in range(1, self.max_steps + 1):
+                loss, gradient, certificate = _evaluate(task, ahead)
+                # Momentum starts over when the loss rises. A loss above that of θ0 means the step was too long for a network
+                # far from linear (large signals): back to θ0 with half the step.
+                lost = ~(loss <= 1.01 * anchor_loss)
+                restart = (loss > last) | lost
+                longer = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
+                factor = torch.where(restart, 0.0, (momentum - 1) / longer)
+                momentum, last = torch.where(restart, 1.0, longer), torch.where(lost, math.inf, loss)
+                step = torch.where(lost, step / 2, step)
+                for name, here in ahead.items():
+                    new = here.addcmul_(_rows(step, here), gradient[name], value=-1)
+                    if bool(lost.any()):
+                        new = new.masked_fill_(_rows(lost, new), 0.0)
+                    ahead[name] = torch.addcmul(new, _rows(factor, new), new - point[name])
+                    point[name] = new
+                record.add(count, active, loss)
+                bar.update()
+                done = (certificate <= self.tol) & ~lost
+                if count % 10 == 0 or bool(done.all()) or count == self.max_steps:
+                    bar.set_postfix(error=f"{float(certificate.max()):.1e}")
+                    leaving = done if count < self.max_steps else torch.ones_like(done)
+                    for k, row in zip(active[leaving].tolist(), certificate[leaving].tolist(), strict=True):
+                        steps[k], accuracy[k] = count, row
+                    for name, p in point.items():
+                        final[name][active[leaving]] = p[leaving]
+                    stay = ~leaving
+                    if not bool(stay.any()):
+                        break
+                    if bool(leaving.any()):
+                        active, step, momentum, last = active[stay], step[stay], momentum[stay], last[stay]
+                        anchor_loss, task = anchor_loss[stay], task.subset(stay)
+                        point, ahead = ({name: p[stay] for name, p in stack.items()} for stack in (point, ahead))
+        converged = [value <= self.tol for value in accuracy]
+        if not all(converged):
+            worst = max(accuracy)
+            warnings.warn(
+                f"{converged.count(False)} of {S} networks stopped after {self.max_steps} steps at a relative accuracy of "
+                f"{worst:.1e}, not {self.tol:.1e}; raise max_steps, loosen tol, or use a smaller signal",
+                NumericalWarning,
+                stacklevel=2,
+            )
+        return TrainedWeights(final, signal, steps, converged, accuracy, record.losses, time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class Adam(Trainer):
+    """Adam as in the paper's experiment: full batch, stopped when a copy's loss has not improved for `patience` epochs.
+
+    Cost: three network passes over the N points a step and copy; memory 7·S·P numbers and the activations of S·N points.
+
+    Args:
+        lr: learning rate of the mean predictor.
+        covariance_lr: learning rate of the covariance predictors; None takes half of `lr`, as the paper does.
+        patience: epochs without improvement after which a copy stops; its best weights are kept.
+        signal: the scale ε of the targets while training; the paper's is 1.
+        max_steps: stop anyway.
+        dtype: dtype to train in.
+
+    Example:
+        >>> import torch, ntkgp
+        >>> net = ntkgp.mlp(1, width=32, generator=torch.Generator().manual_seed(0))
+        >>> x = torch.linspace(-1, 1, 6).unsqueeze(1)
+        >>> trainer = ntkgp.Adam(lr=1e-2, patience=50, max_steps=300)
+        >>> trained = ntkgp.train_posterior_mean(net, x, x[:, 0].sin(), noise_var=0.1, trainer=trainer)
+        >>> ntkgp.query_posterior_mean(trained, x).shape
+        torch.Size([6])
+    """
+
+    lr: float = 1e-4
+    covariance_lr: float | None = None
+    patience: int = 500
+    signal: float = 1.0
+    max_steps: int = 100_000
+    dtype: torch.dtype = torch.float32
+
+    def train(self, task: TrainingTask, progress: bool = False) -> TrainedWeights:
+        """Train all copies together, each with its own patience."""
+        start = time.perf_counter()
+        task = task.with_signal(self.signal)
+        S, final, record = len(task.targets), task.zeros(), _Record(len(task.targets))
+        mean = torch.tensor([role == "mean" for role in task.roles], device=task.x.device)
+        rates = {True: self.lr, False: self.lr / 2 if self.covariance_lr is None else self.covariance_lr}
+        # torch's Adam has one rate per parameter group, so the two kinds of copies are two stacks.
+        stacks = {kind: {n: p[mean == kind].requires_grad_() for n, p in final.items()} for kind in rates}
+        groups = [{"params": list(stacks[kind].values()), "lr": rate} for kind, rate in rates.items()]
+        optimiser = torch.optim.Adam(groups, fused=True)
+        order = torch.argsort(torch.cat([mean.nonzero().flatten(), (~mean).nonzero().flatten()]))
+        best, since = task.targets.new_full((S,), math.inf), torch.zeros(S, dtype=torch.long, device=task.x.device)
+        steps = torch.zeros_like(since)
+        with tqdm(total=self.max_steps, disable=not progress, desc=f"training {S} networks", leave=False) as bar:
+            for count in range(1, self.max_steps + 1):
+                optimiser.zero_grad()
+                deltas = {n: torch.cat([stacks[True][n], stacks[False][n]])[order] for n in final}
+                loss = task.loss(deltas)
+                loss.sum().backward()
+                with torch.no_grad():
+                    running = since < self.patience
+                    better = running & (loss < best)
+                    best, since = torch.where(better, loss, best), torch.where(better, 0, since + 1)
+                    steps += running
+                    for name, delta in deltas.items():
+                        final[name][better] = delta[better]
+                record.add(count, torch.arange(S), loss.detach())
+                bar.update()
+                if count % 100 == 0:
+                    bar.set_postfix(loss=f"{float(best.max()):.2e}", running=int(running.sum()))
+                if not bool((since < self.patience).any()):
+                    break
+                optimiser.step()
+        stopped = since >= self.patience
+        return TrainedWeights(final, self.signal, steps.tolist(), stopped.tolist(), best.tolist(), record.losses,
+                              time.perf_counter() - start)  # fmt: skip
+
+
+@dataclass
+class _Record:
+    """Losses of all copies at every 10th step; copies that have left keep their last one."""
+
+    copies: int
+    losses: list[list[float]] = field(default_factory=list)
+
+    def add(self, count: int, active: Tensor, loss: Tensor) -> None:
+        if count % 10 == 1:
+            row = list(self.losses[-1]) if self.losses else [math.nan] * self.copies
+            for k, value in zip(active.tolist(), loss.tolist(), strict=True):
+                row[k] = value
+            self.losses.append(row)
+
+
+def _evaluate(task: TrainingTask, deltas: Stack) -> tuple[Tensor, Stack, Tensor]:
+    """Loss and gradient of every copy, and the certificate: how far it can be from its optimum, relative to its size."""
+    leaves = {name: p.detach().requires_grad_() for name, p in deltas.items()}
+    change = task.change(leaves)
+    errors = task.fit_error(change)
+    gradients = torch.autograd.grad(errors.sum(), list(leaves.values()))
+    with torch.no_grad():
+        loss = errors + task.beta * _squares(deltas)
+        gradient = {n: g.add(deltas[n], alpha=2 * task.beta) for n, g in zip(deltas, gradients, strict=True)}
+        energy = (task.weights * task.targets * change).sum(dim=(1, 2)).clamp_min(0)
+        certificate = (_squares(gradient) * len(task.x) / (4 * task.beta * energy)).sqrt()
+    return loss, gradient, certificate.nan_to_num(nan=math.inf)
+
+
+def _squares(stack: Stack) -> Tensor:
+    return torch.stack([p.square().flatten(1).sum(dim=1) for p in stack.values()]).sum(dim=0)
+
+
+def _rows(values: Tensor, like: Tensor) -> Tensor:
+    """One value per copy, broadcast over its parameters."""
+    return values.view(-1, *[1] * (like.ndim - 1))
