@@ -1,7 +1,7 @@
 """The regression problem after the door: checked, in one dtype, residuals and noise ready, J(x) as an operator."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -129,10 +129,7 @@ def pose(
     check_targets(y, x, outputs)
     noise = check_noise(noise_var, (len(x), outputs)).to(network.device)
     tangent = Tangent(network, x, outputs, prior_scales(prior_var, list(network.anchor)))
-    means = {None: _zero_mean(outputs), network_mean: network.initial}
-    mean = means.get(prior_mean, prior_mean)
-    if mean is None or not callable(mean):
-        raise TypeError(f"prior_mean must be None, network_mean or a function of x, got {prior_mean!r}")
+    mean = _mean_function(prior_mean, network, outputs)
     m = _evaluate_mean(mean, x, outputs, network.dtype)
     return Problem(
         network=network,
@@ -162,8 +159,14 @@ def open_network(module: nn.Module, x: Tensor, dtype: torch.dtype | None = None)
     return network, outputs
 
 
-def _zero_mean(outputs: int) -> Callable[[Tensor], Tensor]:
-    return lambda x: torch.zeros(len(x), outputs, device=x.device)
+def _mean_function(prior_mean: MeanFunction | None, network: PureNetwork, outputs: int) -> MeanFunction:
+    if prior_mean is None:
+        return lambda x: torch.zeros(len(x), outputs, device=x.device)
+    if prior_mean is network_mean:
+        return network.initial
+    if callable(prior_mean):
+        return prior_mean
+    raise TypeError(f"prior_mean must be None, network_mean or a function of x, got {prior_mean!r}")
 
 
 def _evaluate_mean(mean: MeanFunction, x: Tensor, outputs: int, dtype: torch.dtype) -> Float[Tensor, "M C"]:
