@@ -13,7 +13,7 @@ from ntkgp.linalg.svd import DenseSVD, SVDMethod
 from ntkgp.predictors import NetworkPredictors
 from ntkgp.problem import pose
 from ntkgp.trained import TrainedPosterior
-from ntkgp.training import TrainedWeights
+from ntkgp.training import Copies, TrainedWeights
 
 
 def anchor_penalty(network: nn.Module, anchor: nn.Module) -> Tensor:
@@ -68,13 +68,14 @@ class TrainingPlan:
             wrong = [name for name, p in network.anchor.items() if name not in params or params[name].shape != p.shape]
             if wrong:
                 raise ValueError(f"network {k} is not a copy of the module: parameter {wrong[0]!r} is missing or reshaped")
-        deltas = {
+        copies = Copies(network, plan.problem.tangent.space, scales)
+        deltas = copies.space.join({
             name: torch.stack([params[name].detach().to(p) - p for params in trained]) / scales[name]
             for name, p in network.anchor.items()
-        }
+        })  # fmt: skip
         S = len(networks)
         weights = TrainedWeights(deltas, 1.0, [0] * S, [True] * S, [math.nan] * S, losses=[], seconds=0.0)
-        return TrainedPosterior(plan, NetworkPredictors(network, scales, weights), plan.bracket())
+        return TrainedPosterior(plan, NetworkPredictors(copies, weights), plan.bracket())
 
 
 def plan_training(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ntkgp._checks import check_rank
 from ntkgp._types import MeanFunction
 from ntkgp.covariance import CovarianceEstimate, CovariancePlan, TightCovariance, plan_covariance
-from ntkgp.linalg.svd import DenseSVD, PartialSVD, PowerIteration, SVDMethod
+from ntkgp.linalg.svd import DenseSVD, Lanczos, PartialSVD, SVDMethod
 from ntkgp.predictors import Predictors, train_predictors
 from ntkgp.problem import Problem, pose
 from ntkgp.training import AcceleratedGD, Trainer
@@ -53,9 +53,9 @@ def train_posterior_mean(
     """
     trainer = AcceleratedGD() if trainer is None else trainer
     problem = pose(module, x, y, noise_var=noise_var, prior_mean=prior_mean, prior_var=prior_var, dtype=trainer.dtype)
-    # The step size needs the largest singular value alone, and no more than two digits of it.
-    top = PowerIteration(tol=0.05, oversample=2)(problem.whitened, 1, generator)
-    return TrainedMean(problem, train_predictors(problem, problem.residual.unsqueeze(1), ["mean"], top, trainer, progress))
+    # The trainer's step and metric come from the first singular vectors; three digits of them are enough.
+    head = Lanczos(tol=1e-3)(problem.whitened, min(10, *problem.jacobian.shape), generator)
+    return TrainedMean(problem, train_predictors(problem, problem.residual.unsqueeze(1), ["mean"], head, trainer, progress))
 
 
 def query_posterior_mean(trained: TrainedMean, x: Tensor) -> Tensor:

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from ntkgp.linalg.svd import PartialSVD
 from ntkgp.problem import Problem
-from ntkgp.tangent.functional import PureNetwork
 from ntkgp.tangent.jacobian import rows_per_chunk
 from ntkgp.tangent.tangent import Tangent
-from ntkgp.training import TrainedWeights, Trainer, TrainingTask, change_of_output
+from ntkgp.training import Copies, Metric, TrainedWeights, Trainer, TrainingTask
 
 
 class Predictors(ABC):
@@ -39,15 +38,15 @@ class LinearPredictors(Predictors):
 class NetworkPredictors(Predictors):
     """Trained copies of the network: (f(x; θ_s) − f(x; θ0)) / ε. Cost: S forward passes."""
 
-    network: PureNetwork
-    scales: dict[str, float]
+    copies: Copies
     trained: TrainedWeights
 
     def __call__(self, x: Tensor) -> Float[Tensor, "MC S"]:
         """M t at the points x, a column per target."""
-        rows = rows_per_chunk(8 * len(self.trained.steps) * max(p.numel() ** 0.5 for p in self.network.anchor.values()))
-        parts = [change_of_output(self.network, self.scales, self.trained.deltas, part).flatten(1)
-                 for part in self.network.cast(x).split(rows)]  # fmt: skip
+        network, deltas = self.copies.network, self.trained.deltas
+        widest = max(p.numel() ** 0.5 for p in network.anchor.values())
+        rows = rows_per_chunk(8 * len(deltas) * widest)
+        parts = [self.copies.change(deltas, part).flatten(1) for part in network.cast(x).split(rows)]
         return torch.cat(parts, dim=1).T / self.trained.signal
 
 
@@ -55,28 +54,26 @@ def train_predictors(
     problem: Problem,
     targets: Float[Tensor, "NC S"],
     roles: list[str],
-    top: PartialSVD,
+    head: PartialSVD,
     trainer: Trainer,
     progress: bool = False,
 ) -> NetworkPredictors:
     """Algorithm 1 on every column of `targets` (in units of y), all copies as one stacked batch.
 
-    `top` holds at least the largest singular value of the whitened Jacobian, which sets the step size.
+    `head` is a partial SVD of the whitened Jacobian, of any rank: it gives the trainer its step and metric.
     """
-    network = problem.network.to(trainer.dtype)
-    # A Ritz value is a lower bound; its residual says how far the largest singular value can be above it.
-    largest = float(top.s[0] + top.residuals[0]) ** 2
+    dtype, network = trainer.dtype, problem.network.to(trainer.dtype)
+    copies = Copies(network, problem.tangent.space, problem.tangent.scales)
     task = TrainingTask(
-        network=network,
-        scales=problem.tangent.scales,
+        copies=copies,
         x=network.cast(problem.x),
-        targets=targets.T.unflatten(1, (-1, problem.outputs)).to(trainer.dtype),
-        weights=problem.loss_weights.to(trainer.dtype),
+        targets=targets.T.unflatten(1, (-1, problem.outputs)).to(dtype),
+        weights=problem.loss_weights.to(dtype),
         beta=problem.beta,
-        curvature=problem.beta * largest,
+        metric=Metric(head.v.to(dtype), head.s.to(dtype), head.residuals.to(dtype)),
         roles=roles,
     )
-    return NetworkPredictors(network, problem.tangent.scales, trainer.train(task, progress))
+    return NetworkPredictors(copies, trainer.train(task, progress))
 
 
 def head_predictors(problem: Problem, svd: PartialSVD) -> LinearPredictors:

@@ -130,11 +130,12 @@ def pose(
     noise = check_noise(noise_var, (len(x), outputs)).to(network.device)
     tangent = Tangent(network, x, outputs, prior_scales(prior_var, list(network.anchor)))
     mean = _mean_function(prior_mean, network, outputs)
+    x = x.detach().clone()  # what the user does to x later must not reach the posterior
     m = _evaluate_mean(mean, x, outputs, network.dtype)
     return Problem(
         network=network,
         tangent=tangent,
-        x=x.detach(),
+        x=x,
         residual=(y.detach().reshape(len(x), outputs).to(network.dtype) - m).flatten(),
         noise_std=noise.to(network.dtype).sqrt().flatten(),
         prior_mean=mean,
@@ -170,7 +171,9 @@ def _mean_function(prior_mean: MeanFunction | None, network: PureNetwork, output
 
 
 def _evaluate_mean(mean: MeanFunction, x: Tensor, outputs: int, dtype: torch.dtype) -> Float[Tensor, "M C"]:
-    value = mean(x)
+    # Differentiable in x, and in nothing else: a prior mean that is a module has parameters of its own.
+    with torch.set_grad_enabled(x.requires_grad and torch.is_grad_enabled()):
+        value = mean(x)
     if not isinstance(value, Tensor) or value.numel() != len(x) * outputs or not value.is_floating_point():
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"prior_mean must return a floating tensor of shape ({len(x)}, {outputs}), got {got}")

@@ -21,41 +21,53 @@ from torch.func import vmap
 from tqdm.auto import tqdm
 
 from ntkgp._types import NumericalWarning
-from ntkgp.tangent.functional import PureNetwork
-
-Stack = dict[str, Tensor]
+from ntkgp.tangent.functional import ParameterSpace, PureNetwork
 
 
-def change_of_output(network: PureNetwork, scales: dict[str, float], deltas: Stack, x: Tensor) -> Float[Tensor, "S N C"]:
-    """f(x; θ0 + a Δ_s) − f(x; θ0) for every copy s of the stack."""
-    params = {name: torch.add(network.anchor[name], delta, alpha=scales[name]) for name, delta in deltas.items()}
-    return vmap(network, in_dims=(0, None))(params, x) - network.initial(x)
+@dataclass(frozen=True)
+class Copies:
+    """How a flat stack of displacements Δ, one row per copy, becomes networks: θ = θ0 + a Δ."""
+
+    network: PureNetwork
+    space: ParameterSpace
+    scales: dict[str, float]
+
+    def change(self, deltas: Float[Tensor, "S P"], x: Tensor) -> Float[Tensor, "S N C"]:
+        """f(x; θ0 + a Δ_s) − f(x; θ0) for every copy."""
+        anchor = self.network.anchor
+        parts = self.space.split(deltas)
+        params = {name: torch.add(anchor[name], part, alpha=self.scales[name]) for name, part in parts.items()}
+        return vmap(self.network, in_dims=(0, None))(params, x) - self.network.initial(x)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The head of the Jacobian's SVD (whitened), which tells gradient descent the shape of its loss."""
+
+    v: Float[Tensor, "P K"]
+    s: Float[Tensor, "K"]
+    residuals: Float[Tensor, "K"]
 
 
 @dataclass(frozen=True)
 class TrainingTask:
     """What to train: S targets on the same points, from the same initial network."""
 
-    network: PureNetwork
-    scales: dict[str, float]
+    copies: Copies
     x: Tensor
     targets: Float[Tensor, "S N C"]
     weights: Float[Tensor, "N C"]
     beta: float
-    curvature: float  # the largest eigenvalue of (1/N) JᵀWJ, for the step size
+    metric: Metric
     roles: list[str]  # "mean" or "covariance", one per target: the paper trains the two at different rates
-
-    def change(self, deltas: Stack) -> Float[Tensor, "S N C"]:
-        """f(x; θ0 + a Δ_s) − f(x; θ0) for every copy."""
-        return change_of_output(self.network, self.scales, deltas, self.x)
 
     def fit_error(self, change: Float[Tensor, "S N C"]) -> Float[Tensor, "S"]:
         """The data term of each copy's loss."""
         return (self.weights * (self.targets - change).square()).sum(dim=(1, 2)) / len(self.x)
 
-    def loss(self, deltas: Stack) -> Float[Tensor, "S"]:
+    def loss(self, deltas: Float[Tensor, "S P"]) -> Float[Tensor, "S"]:
         """The paper's regularised loss of each copy."""
-        return self.fit_error(self.change(deltas)) + self.beta * _squares(deltas)
+        return self.fit_error(self.copies.change(deltas, self.x)) + self.beta * _squares(deltas)
 
     def with_signal(self, signal: float) -> "TrainingTask":
         """The same with targets ε t."""
@@ -66,16 +78,16 @@ class TrainingTask:
         roles = [role for role, stays in zip(self.roles, keep.tolist(), strict=True) if stays]
         return replace(self, targets=self.targets[keep], roles=roles)
 
-    def zeros(self) -> Stack:
+    def zeros(self) -> Float[Tensor, "S P"]:
         """All copies at θ0."""
-        return {name: p.new_zeros(len(self.targets), *p.shape) for name, p in self.network.anchor.items()}
+        return self.targets.new_zeros(len(self.targets), self.copies.space.size)
 
 
 @dataclass(frozen=True)
 class TrainedWeights:
     """Trained copies: the displacement Δ of each from θ0, and what training reached."""
 
-    deltas: Stack
+    deltas: Float[Tensor, "S P"]
     signal: float
     steps: list[int]  # taken by each copy
     converged: list[bool]
@@ -96,11 +108,13 @@ class Trainer(ABC):
 
 @dataclass(frozen=True)
 class AcceleratedGD(Trainer):
-    """Gradient descent with Nesterov momentum, a step size known from the SVD, and restarts per copy: nothing to tune.
+    """Gradient descent with Nesterov momentum, restarts per copy, and step and metric from the SVD: nothing to tune.
 
     Gradient steps keep θ − θ0 in the row space of J, so the answers at new points converge when the fit does; Adam leaves that
-    space. A copy stops when its certificate ‖∇‖/√(tᵀJΔ) (in units of the noise) is below `tol`: in the linear regime an
-    upper bound on the relative error of the answer in its energy norm.
+    space. The loss is steep along the K singular vectors that are known (curvature s² + 1 in units of β) and at most as
+    steep as the last of them elsewhere: dividing the gradient by the known curvature lets every copy take steps for the flat
+    rest, √(λ₁/λ_K) times fewer of them. A copy stops when its certificate ‖∇‖/√(tᵀJΔ) (in units of the noise) is below
+    `tol`: in the linear regime an upper bound on the relative error of the answer in its energy norm.
 
     Cost: three network passes over the N points a step and copy; memory 6·S·P numbers and the activations of S·N points.
 
@@ -109,6 +123,7 @@ class AcceleratedGD(Trainer):
             rounding allows.
         tol: relative accuracy at which a copy has converged.
         max_steps: stop anyway; a warning says what was reached.
+        metric: whether to divide by the known curvature; False is plain accelerated gradient descent.
         dtype: dtype to train in.
 
     Example:
@@ -124,6 +139,7 @@ class AcceleratedGD(Trainer):
     signal: float | None = None
     tol: float = 5e-3
     max_steps: int = 20_000
+    metric: bool = True
     dtype: torch.dtype = torch.float64
 
     def train(self, task: TrainingTask, progress: bool = False) -> TrainedWeights:
@@ -133,52 +149,55 @@ class AcceleratedGD(Trainer):
         task = task.with_signal(signal)
         S, final = len(task.targets), task.zeros()
         steps, accuracy, record = [self.max_steps] * S, [math.inf] * S, _Record(S)
-        active = torch.arange(S, device=task.x.device)
-        point = {name: p.clone() for name, p in final.items()}  # where the copies are
-        ahead = {name: p.clone() for name, p in final.items()}  # where momentum looks
-        step = task.targets.new_full((S,), 0.5 / (task.curvature + task.beta))
+        active = torch.arange(S, device=final.device)
+        point, ahead = final.clone(), final.clone()  # where the copies are, and where momentum looks
+        # Curvatures in units of 2β. A Ritz value is a lower bound; its residual says how far the true one can be above it.
+        curvature = (task.metric.s + task.metric.residuals).square() + 1
+        steepest = curvature[-1] if self.metric else curvature[0]
+        relief = (1 - steepest / curvature) if self.metric else torch.zeros_like(curvature)
+        step = task.targets.new_full((S,), 0.5 / (task.beta * float(steepest)))
         momentum, last = torch.ones_like(step), torch.full_like(step, math.inf)
         anchor_loss = task.fit_error(torch.zeros_like(task.targets))
-        with tqdm(total=self.max_steps, disable=not progress, desc=f"training {S} networks", leave=False) as bar:
+        with tqdm(
+            total=self.max_steps, disable=not progress, desc=f"training {S} networks", leave=False, mininterval=0.5
+        ) as bar:
             for count in range(1, self.max_steps + 1):
                 loss, gradient, certificate = _evaluate(task, ahead)
+                gradient.addmm_((gradient @ task.metric.v) * relief, task.metric.v.T, alpha=-1)
                 # Momentum starts over when the loss rises. A loss above that of θ0 means the step was too long for a network
                 # far from linear (large signals): back to θ0 with half the step.
                 lost = ~(loss <= 1.01 * anchor_loss)
                 restart = (loss > last) | lost
                 longer = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
-                factor = torch.where(restart, 0.0, (momentum - 1) / longer)
+                factor = torch.where(restart, 0.0, (momentum - 1) / longer).unsqueeze(1)
                 momentum, last = torch.where(restart, 1.0, longer), torch.where(lost, math.inf, loss)
                 step = torch.where(lost, step / 2, step)
-                for name, here in ahead.items():
-                    new = here.addcmul_(_rows(step, here), gradient[name], value=-1)
-                    if bool(lost.any()):
-                        new = new.masked_fill_(_rows(lost, new), 0.0)
-                    ahead[name] = torch.addcmul(new, _rows(factor, new), new - point[name])
-                    point[name] = new
+                # In place, three arrays in turn: point ← new, ahead ← new + factor (new − point).
+                ahead.addcmul_(step.unsqueeze(1), gradient, value=-1)
+                if bool(lost.any()):
+                    ahead[lost], point[lost] = 0.0, 0.0
+                torch.sub(ahead, point, out=gradient)
+                point, ahead = ahead, point.copy_(ahead).addcmul_(factor, gradient)
                 record.add(count, active, loss)
                 bar.update()
                 done = (certificate <= self.tol) & ~lost
                 if count % 10 == 0 or bool(done.all()) or count == self.max_steps:
                     bar.set_postfix(error=f"{float(certificate.max()):.1e}")
                     leaving = done if count < self.max_steps else torch.ones_like(done)
-                    for k, row in zip(active[leaving].tolist(), certificate[leaving].tolist(), strict=True):
-                        steps[k], accuracy[k] = count, row
-                    for name, p in point.items():
-                        final[name][active[leaving]] = p[leaving]
+                    for k, value in zip(active[leaving].tolist(), certificate[leaving].tolist(), strict=True):
+                        steps[k], accuracy[k] = count, value
+                    final[active[leaving]] = point[leaving]
                     stay = ~leaving
                     if not bool(stay.any()):
                         break
                     if bool(leaving.any()):
                         active, step, momentum, last = active[stay], step[stay], momentum[stay], last[stay]
-                        anchor_loss, task = anchor_loss[stay], task.subset(stay)
-                        point, ahead = ({name: p[stay] for name, p in stack.items()} for stack in (point, ahead))
+                        anchor_loss, task, point, ahead = anchor_loss[stay], task.subset(stay), point[stay], ahead[stay]
         converged = [value <= self.tol for value in accuracy]
         if not all(converged):
-            worst = max(accuracy)
             warnings.warn(
                 f"{converged.count(False)} of {S} networks stopped after {self.max_steps} steps at a relative accuracy of "
-                f"{worst:.1e}, not {self.tol:.1e}; raise max_steps, loosen tol, or use a smaller signal",
+                f"{max(accuracy):.1e}, not {self.tol:.1e}; raise max_steps, loosen tol, or use a smaller signal",
                 NumericalWarning,
                 stacklevel=2,
             )
@@ -224,16 +243,17 @@ class Adam(Trainer):
         mean = torch.tensor([role == "mean" for role in task.roles], device=task.x.device)
         rates = {True: self.lr, False: self.lr / 2 if self.covariance_lr is None else self.covariance_lr}
         # torch's Adam has one rate per parameter group, so the two kinds of copies are two stacks.
-        stacks = {kind: {n: p[mean == kind].requires_grad_() for n, p in final.items()} for kind in rates}
-        groups = [{"params": list(stacks[kind].values()), "lr": rate} for kind, rate in rates.items()]
-        optimiser = torch.optim.Adam(groups, fused=True)
+        stacks = {kind: final[mean == kind].requires_grad_() for kind in rates}
+        optimiser = torch.optim.Adam([{"params": [stacks[kind]], "lr": rate} for kind, rate in rates.items()], fused=True)
         order = torch.argsort(torch.cat([mean.nonzero().flatten(), (~mean).nonzero().flatten()]))
         best, since = task.targets.new_full((S,), math.inf), torch.zeros(S, dtype=torch.long, device=task.x.device)
         steps = torch.zeros_like(since)
-        with tqdm(total=self.max_steps, disable=not progress, desc=f"training {S} networks", leave=False) as bar:
+        with tqdm(
+            total=self.max_steps, disable=not progress, desc=f"training {S} networks", leave=False, mininterval=0.5
+        ) as bar:
             for count in range(1, self.max_steps + 1):
                 optimiser.zero_grad()
-                deltas = {n: torch.cat([stacks[True][n], stacks[False][n]])[order] for n in final}
+                deltas = torch.cat([stacks[True], stacks[False]])[order]
                 loss = task.loss(deltas)
                 loss.sum().backward()
                 with torch.no_grad():
@@ -241,8 +261,7 @@ class Adam(Trainer):
                     better = running & (loss < best)
                     best, since = torch.where(better, loss, best), torch.where(better, 0, since + 1)
                     steps += running
-                    for name, delta in deltas.items():
-                        final[name][better] = delta[better]
+                    final[better] = deltas[better]
                 record.add(count, torch.arange(S), loss.detach())
                 bar.update()
                 if count % 100 == 0:
@@ -270,24 +289,20 @@ class _Record:
             self.losses.append(row)
 
 
-def _evaluate(task: TrainingTask, deltas: Stack) -> tuple[Tensor, Stack, Tensor]:
+def _evaluate(task: TrainingTask, deltas: Float[Tensor, "S P"]) -> tuple[Tensor, Tensor, Tensor]:
     """Loss and gradient of every copy, and the certificate: how far it can be from its optimum, relative to its size."""
-    leaves = {name: p.detach().requires_grad_() for name, p in deltas.items()}
-    change = task.change(leaves)
+    leaf = deltas.detach().requires_grad_()
+    change = task.copies.change(leaf, task.x)
     errors = task.fit_error(change)
-    gradients = torch.autograd.grad(errors.sum(), list(leaves.values()))
+    (gradient,) = torch.autograd.grad(errors.sum(), leaf)
     with torch.no_grad():
         loss = errors + task.beta * _squares(deltas)
-        gradient = {n: g.add(deltas[n], alpha=2 * task.beta) for n, g in zip(deltas, gradients, strict=True)}
+        gradient.add_(deltas, alpha=2 * task.beta)
         energy = (task.weights * task.targets * change).sum(dim=(1, 2)).clamp_min(0)
         certificate = (_squares(gradient) * len(task.x) / (4 * task.beta * energy)).sqrt()
     return loss, gradient, certificate.nan_to_num(nan=math.inf)
 
 
-def _squares(stack: Stack) -> Tensor:
-    return torch.stack([p.square().flatten(1).sum(dim=1) for p in stack.values()]).sum(dim=0)
-
-
-def _rows(values: Tensor, like: Tensor) -> Tensor:
-    """One value per copy, broadcast over its parameters."""
-    return values.view(-1, *[1] * (like.ndim - 1))
+def _squares(stack: Float[Tensor, "S P"]) -> Float[Tensor, "S"]:
+    # A norm makes one pass without an intermediate of the stack's size.
+    return torch.linalg.vector_norm(stack, dim=1).square()

@@ -170,7 +170,8 @@ class Lanczos(SVDMethod):
         block = max(8, min(rank, 32)) if self.block is None else self.block
         none = operator.normal(n, 0, generator)
         # Starting inside the range of A keeps the basis there: it is exhausted exactly when A is.
-        left = _extend(none, operator.matmat(operator.normal(m, min(block, limit), generator)), operator, generator)[0]
+        image = operator.matmat(operator.normal(m, min(block, limit), generator))
+        left = _extend(none, image, image.norm(), operator, generator)[0]
         us, vs = none, operator.normal(m, 0, generator)
         b = torch.zeros(0, 0, dtype=operator.dtype, device=operator.device)
         coupling = torch.zeros(left.shape[1], 0, dtype=b.dtype, device=b.device)
@@ -178,14 +179,14 @@ class Lanczos(SVDMethod):
         while True:
             # Right block: Aᵀ u = (what the basis knows of it) + v r, with r triangular up to a rotation.
             image = operator.rmatmat(left)
-            right, r = _extend(vs, image - vs @ (vs.T @ image), operator, generator)
+            right, r = _extend(vs, image - vs @ (vs.T @ image), image.norm(), operator, generator)
             b = torch.cat([torch.cat([b, b.new_zeros(len(b), right.shape[1])], dim=1), torch.cat([coupling, r.T], dim=1)])
             us, vs = torch.cat([us, left], dim=1), torch.cat([vs, right], dim=1)
             image = operator.matmat(right)
             width = min(block, limit - us.shape[1])
             rest = image - us @ (us.T @ image)
             products += 2 * right.shape[1]
-            left, leak = _extend(us, rest, operator, generator, width)
+            left, leak = _extend(us, rest, image.norm(), operator, generator, width)
             coupling = torch.cat([b.new_zeros(width, len(b) - right.shape[1]), leak], dim=1)
             w, s, zt = torch.linalg.svd(b)
             residuals = (rest @ zt.T[-right.shape[1] :, :]).norm(dim=0)
@@ -199,18 +200,37 @@ class Lanczos(SVDMethod):
 
 
 def _extend(
-    basis: Tensor, block: Tensor, operator: Operator, generator: torch.Generator | None, width: int | None = None
+    basis: Tensor, block: Tensor, scale: Tensor, operator: Operator, generator: torch.Generator | None, width: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Orthonormal q, orthogonal to `basis`, and r with block ≈ q r; directions already spent are replaced by random ones."""
+    """Orthonormal q, orthogonal to `basis`, and r with block ≈ q r.
+
+    Directions already spent (rounding beside `scale`) are replaced by random ones.
+    """
     width = block.shape[1] if width is None else max(width, 0)
-    scale = block.norm()
     q, r = torch.linalg.qr(block)
-    spent = r.diagonal().abs() <= 1e2 * torch.finfo(block.dtype).eps * scale * len(block) ** 0.5
-    fresh = torch.where(spent, operator.normal(len(block), block.shape[1], generator), q)
+    spent = r.diagonal().abs() <= 10 * torch.finfo(block.dtype).eps * scale
+    if bool(spent.any()):
+        # Random left vectors come from the range of A first: when A is tall, others would crowd it out of the basis.
+        n, m = operator.shape
+        inside = [operator.matmat(operator.normal(m, block.shape[1], generator))] if len(block) == n > m else []
+        spare = [q[:, ~spent], *inside, operator.normal(len(block), block.shape[1], generator)]
+        q = _independent(basis, torch.cat(spare, dim=1), block.shape[1])
     for _ in range(2):  # twice is enough
-        fresh = _orthonormal(fresh - basis @ (basis.T @ fresh))
-    q = fresh[:, :width]
+        q = _orthonormal(q - basis @ (basis.T @ q))
+    q = q[:, :width]
     return q, q.T @ block
+
+
+def _independent(basis: Tensor, candidates: Tensor, count: int) -> Tensor:
+    """The first `count` candidates independent of `basis` and of each other, made orthonormal to both."""
+    chosen = basis
+    for column in candidates.T:
+        rest = column / column.norm()
+        for _ in range(2):
+            rest = rest - chosen @ (chosen.T @ rest)
+        if chosen.shape[1] < basis.shape[1] + count and rest.norm() > 1e-3 * torch.finfo(rest.dtype).eps ** 0.5:
+            chosen = torch.cat([chosen, (rest / rest.norm()).unsqueeze(1)], dim=1)
+    return chosen[:, basis.shape[1] :]
 
 
 def _subspace_iteration(

@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,16 +13,31 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
-@contextlib.contextmanager
-def _differentiable_attention() -> Iterator[None]:
-    """Plain attention kernels: the fused ones have neither a forward-mode derivative nor a batching rule."""
-    fastpath = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fastpath)
+class _DifferentiableAttention(contextlib.AbstractContextManager[None]):
+    """Plain attention kernels: the fused ones have neither a forward-mode derivative nor a batching rule.
+
+    The switches are the process's: the first thread to enter turns them, the last to leave turns them back.
+    """
+
+    def __init__(self):
+        self.lock, self.inside, self.undo = threading.Lock(), 0, contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.inside == 0:
+                self.undo.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+                torch.backends.mha.set_fastpath_enabled(False)
+                self.undo.enter_context(sdpa_kernel(SDPBackend.MATH))
+            self.inside += 1
+
+    def __exit__(self, *exception: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if self.inside == 0:
+                self.undo.close()
+
+
+_differentiable_attention = _DifferentiableAttention()
 
 
 @dataclass(frozen=True)
@@ -69,9 +84,9 @@ class PureNetwork:
 
     def __call__(self, params: Mapping[str, Tensor], x: Tensor) -> Float[Tensor, "N C"]:
         """f(x; θ) with θ = `params` for the trainable parameters named there and θ0 for the others."""
-        with self.lock, _differentiable_attention():
+        with self.lock, _differentiable_attention:
             out = functional_call(self.module, dict(params), (x,))
-        return out.unsqueeze(-1) if out.ndim == 1 else out
+        return out.reshape(len(x), -1)  # also where a module squeezes the axis of a single point away
 
     def to(self, dtype: torch.dtype) -> "PureNetwork":
         """The same network computing in another dtype."""

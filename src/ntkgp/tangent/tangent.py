@@ -62,7 +62,7 @@ class Tangent:
         self.network, self.outputs = network, outputs
         self.scales = dict.fromkeys(network.anchor, 1.0) if scales is None else scales
         factors = LayerFactors.of(network, self.scales) if factored else LayerFactors(network, {})
-        self._factors = factors.without(_wrong_factors(factors, self.scales, network.cast(x[:3]), outputs))
+        self._factors = factors.without(_wrong_factors(factors, self.scales, network.cast(x[[0, len(x) // 2, -1]]), outputs))
         fast = self._factors.parameters
         slow = [name for name in network.anchor if name not in set(fast)]
         self._fast = ParameterSpace({name: network.anchor[name].shape for name in fast})

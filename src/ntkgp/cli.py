@@ -1,0 +1,66 @@
+"""The command line: ``ntkgp figure1`` reproduces the paper's figure. Comes with the extra ``ntkgp[cli]``."""
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ntkgp import figure1 as figure
+from ntkgp.training import AcceleratedGD, Adam, Trainer
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False, rich_markup_mode="rich")
+
+
+class TrainerName(str, Enum):
+    """The trainers by name."""
+
+    accelerated = "accelerated"
+    adam = "adam"
+
+
+@app.callback()
+def main() -> None:
+    """Know what your neural network does not know: the NTK Gaussian-process posterior of PyTorch networks."""
+
+
+@app.command()
+def figure1(
+    out: Annotated[Path, typer.Option(help="Folder for figure1.png and figure1.json.")] = Path("figure1"),
+    problem: Annotated[str, typer.Option(help=f"Toy problem: {', '.join(figure.TOYS)}.")] = "paper",
+    trainer: Annotated[TrainerName, typer.Option(help="How the networks are trained.")] = TrainerName.accelerated,
+    signal: Annotated[float | None, typer.Option(help="Scale of the targets while training (the paper's is 1).")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Stop training after this many steps.")] = None,
+    rank: Annotated[int, typer.Option(help="Eigenvectors kept, K.")] = 5,
+    tail: Annotated[int, typer.Option(help="Tail predictors T of our gradient-descent panel.")] = 20,
+    width: Annotated[int, typer.Option(help="Width of the hidden layers.")] = 512,
+    seed: Annotated[int, typer.Option(help="Seed of the data and the network.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no table.")] = False,
+) -> None:
+    """Reproduce Figure 1 of the paper, with two panels of ours.
+
+    Examples: [bold]ntkgp figure1 --out figure1[/bold] (seconds), and the paper's own training (minutes):
+    [bold]ntkgp figure1 --trainer adam --signal 1 --tail 0[/bold].
+    """
+    options = {key: value for key, value in {"signal": signal, "max_steps": max_steps}.items() if value is not None}
+    chosen: Trainer = {TrainerName.accelerated: AcceleratedGD, TrainerName.adam: Adam}[trainer](**options)
+    try:
+        settings = figure.Settings(problem=problem, seed=seed, width=width, rank=rank, tail=tail)
+        result = figure.compute(settings, chosen, progress=not quiet)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    written = figure.write(result, out)
+    if not quiet:
+        console = Console()
+        console.print(_table(result))
+        console.print(f"{len(result.trained.steps)} networks trained in {result.trained.seconds:.1f} s")
+        console.print("wrote " + ", ".join(map(str, written)))
+
+
+def _table(result: figure.Figure1) -> Table:
+    table = Table("panel", "against", "mean", "std", title="Relative L2 errors")
+    for name, error in result.errors.items():
+        table.add_row(name, str(error["against"]), f"{error['mean']:.3%}", f"{error['std']:.3%}")
+    return table

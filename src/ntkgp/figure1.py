@@ -1,0 +1,222 @@
+"""Figure 1 of the paper: the posterior and its approximations on a toy problem, and two panels of ours."""
+
+import json
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+import ntkgp
+from ntkgp.covariance import CovarianceEstimate, CovarianceParts, PaperCovariance, TightCovariance, plan_covariance
+from ntkgp.linalg.svd import DenseSVD
+from ntkgp.networks import TrigonometricInputs, mlp
+from ntkgp.plots import posterior_1d
+from ntkgp.predictors import Predictors, analytic_predictors, train_predictors
+from ntkgp.problem import Problem, pose
+from ntkgp.training import AcceleratedGD, TrainedWeights, Trainer
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A one-dimensional regression problem: a function, where it is observed, and where the network is asked."""
+
+    truth: Callable[[Tensor], Tensor]
+    observed: tuple[tuple[float, float], ...]  # points are spread evenly over these intervals
+    queried: tuple[float, float] = (-4.0, 4.0)
+    noise_std: float = 0.1
+    points: int = 20
+
+    def draw(self, generator: torch.Generator) -> tuple[Float[Tensor, "N 1"], Float[Tensor, "N"]]:
+        """Training data: uniform inputs in each interval, noisy values of the function."""
+        share = self.points // len(self.observed)
+        parts = [torch.rand(share, generator=generator) * (high - low) + low for low, high in self.observed]
+        x = torch.cat(parts).sort().values
+        return x.unsqueeze(1), self.truth(x) + self.noise_std * torch.randn(len(x), generator=generator)
+
+
+TOYS = {
+    "paper": Toy(lambda x: x * torch.sin(x), observed=((-2.0, -2 / 3), (2 / 3, 2.0))),
+    "sine": Toy(lambda x: torch.sin(2 * x), observed=((-3.0, 3.0),)),
+    "step": Toy(lambda x: torch.sign(x), observed=((-3.0, -0.5), (0.5, 3.0))),
+    "cubic": Toy(lambda x: 0.1 * x**3, observed=((-3.0, 0.0),), noise_std=0.3),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run of the figure depends on; the defaults are the paper's."""
+
+    problem: str = "paper"
+    seed: int = 0
+    width: int = 512
+    depth: int = 2
+    rank: int = 5
+    tail: int = 20
+    queries: int = 201
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One posterior on the query grid, and the panel it approximates."""
+
+    title: str
+    mean: Float[Tensor, "M"]
+    std: Float[Tensor, "M"]
+    approximates: str | None = None
+
+
+@dataclass(frozen=True)
+class Figure1:
+    """The computed figure: data, panels and how far each is from the one it approximates."""
+
+    settings: Settings
+    trainer: Trainer
+    data: tuple[Tensor, Tensor]
+    x: Float[Tensor, "M"]
+    truth: Float[Tensor, "M"]
+    panels: dict[str, Panel]
+    trained: TrainedWeights
+    errors: dict[str, dict[str, float | str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        errors = {
+            name: {
+                "against": panel.approximates,
+                "mean": _relative(panel.mean, self.panels[panel.approximates].mean),
+                "std": _relative(panel.std, self.panels[panel.approximates].std),
+            }
+            for name, panel in self.panels.items()
+            if panel.approximates is not None
+        }
+        object.__setattr__(self, "errors", errors)
+
+    def to_json(self) -> str:
+        """Panels, errors, settings and environment, for redrawing without recomputing."""
+        x = self.x.tolist()
+        training = {key: getattr(self.trained, key) for key in ("steps", "converged", "accuracy", "seconds", "signal")}
+        record = {
+            "panels": {n: {"x": x, "mean": p.mean.tolist(), "std": p.std.tolist()} for n, p in self.panels.items()},
+            "errors": self.errors,
+            "settings": asdict(self.settings),
+            "trainer": {"name": type(self.trainer).__name__, **{k: str(v) for k, v in vars(self.trainer).items()}},
+            "training": training,
+            "data": {"x": self.data[0].flatten().tolist(), "y": self.data[1].tolist()},
+            "environment": environment(),
+        }
+        return json.dumps(record, indent=1)
+
+    def draw(self) -> Figure:
+        """The paper's four panels as printed there, ours in a third column."""
+        figure = Figure(figsize=(13, 6.4), layout="constrained")
+        order = ["analytic", "upper_bound_all", "ours", "upper_bound_5", "gradient_descent", "ours_gradient_descent"]
+        axes = figure.subplots(2, 3, sharex=True, sharey=True)
+        for ax, name in zip(axes.flat, order, strict=True):
+            panel = self.panels[name]
+            data = (self.data[0].flatten(), self.data[1])
+            color = "#009E73" if name.startswith("ours") else "#0072B2"
+            posterior_1d(ax, self.x, panel.mean, panel.std, data=data, truth=self.truth, color=color)
+            ax.set_title(panel.title, fontsize=11)
+            if name in self.errors:
+                note = "against {against}: mean {mean:.2%}, std {std:.2%}".format(**self.errors[name])
+                ax.annotate(
+                    note.replace("_", " "), (0.5, 0.02), xycoords="axes fraction", ha="center", fontsize=8, color="#555555"
+                )
+        analytic = self.panels["analytic"]
+        low = min(float((analytic.mean - 2 * analytic.std).min()), float(self.data[1].min()))
+        high = max(float((analytic.mean + 2 * analytic.std).max()), float(self.data[1].max()))
+        axes[0, 0].set_ylim(low - 0.15 * (high - low), high + 0.12 * (high - low))
+        axes[0, 0].legend(loc="upper center", ncols=5, fontsize=8, frameon=False, columnspacing=1.0, handlelength=1.4)
+        return figure
+
+
+def compute(settings: Settings | None = None, trainer: Trainer | None = None, progress: bool = False) -> Figure1:
+    """All panels of the figure: K + 1 networks (and T for ours) are trained once and shared by the panels that need them.
+
+    Example:
+        >>> from ntkgp.figure1 import Settings, compute
+        >>> figure = compute(Settings(width=32, tail=2, queries=11))
+        >>> sorted(figure.panels)
+        ['analytic', 'gradient_descent', 'ours', 'ours_gradient_descent', 'upper_bound_5', 'upper_bound_all']
+    """
+    settings, trainer = settings or Settings(), trainer or AcceleratedGD()
+    if settings.problem not in TOYS:
+        raise ValueError(f"problem must be one of {sorted(TOYS)}, got {settings.problem!r}")
+    toy, generator = TOYS[settings.problem], torch.Generator().manual_seed(settings.seed)
+    x, y = toy.draw(generator)
+    network = mlp(2, width=settings.width, depth=settings.depth, generator=generator)
+    net = nn.Sequential(TrigonometricInputs(*toy.queried), network)
+    grid = torch.linspace(*toy.queried, settings.queries).unsqueeze(1)
+
+    problem = pose(net, x, y, noise_var=toy.noise_std**2, dtype=torch.float64)
+    exact = ntkgp.fit(net, x, y, noise_var=toy.noise_std**2).predict(grid)
+
+    paper, ours, K = PaperCovariance(), TightCovariance(), settings.rank
+    every = plan_covariance(problem, len(y), 0, DenseSVD(), paper)
+    plan = plan_covariance(problem, K, settings.tail, DenseSVD(), ours, generator)
+    targets = torch.cat([problem.residual.unsqueeze(1), plan.targets], dim=1)
+    roles = ["mean"] + ["covariance"] * (K + settings.tail)
+    networks = train_predictors(problem, targets, roles, plan.svd, trainer, progress)
+    values = networks(grid).double()
+    mean, head, tail = values[:, 0], values[:, 1 : K + 1], values[:, K + 1 :]
+    no_tail = tail[:, :0]
+
+    def std(head: Tensor, tail: Tensor, estimate: CovarianceEstimate, s: Tensor) -> Tensor:
+        weights = problem.noise_scale**2 * estimate.head_weights(s)
+        explained = CovarianceParts(head, weights, tail).explained_diag()
+        return (problem.tangent.at(grid).diag() - explained).clamp_min(0).sqrt()
+
+    analytic_head = _analytic(problem, every.targets)(grid)
+    s, top = every.svd.s, plan.svd.s
+    exact_mean = exact.mean.double()
+    panels = {
+        "analytic": Panel("Analytic posterior", exact_mean, exact.std.double()),
+        "upper_bound_all": Panel(
+            "Upper bound, all eigenvectors", exact_mean, std(analytic_head, no_tail, paper, s), "analytic"
+        ),
+        "upper_bound_5": Panel(
+            f"Upper bound, {K} eigenvectors", exact_mean, std(analytic_head[:, :K], no_tail, paper, s[:K]), "analytic"
+        ),
+        "gradient_descent": Panel(f"Gradient descent, K = {K}, K′ = 0", mean, std(head, no_tail, paper, top), "upper_bound_5"),
+        "ours": Panel(
+            f"Ours: weights Σ² + σ², {K} eigenvectors", exact_mean, std(analytic_head[:, :K], no_tail, ours, s[:K]), "analytic"
+        ),
+        "ours_gradient_descent": Panel(
+            f"Ours: gradient descent, K = {K}, T = {settings.tail}", mean, std(head, tail, ours, top), "analytic"
+        ),
+    }
+    flat = grid.flatten()
+    return Figure1(settings, trainer, (x, y), flat, toy.truth(flat), panels, networks.trained)
+
+
+def write(figure: Figure1, folder: Path) -> list[Path]:
+    """Write figure1.png and figure1.json into the folder, which is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    picture, numbers = folder / "figure1.png", folder / "figure1.json"
+    figure.draw().savefig(picture, dpi=160)
+    numbers.write_text(figure.to_json())
+    return [picture, numbers]
+
+
+def environment() -> dict[str, str | int | None]:
+    """What a measured number depends on beside the code."""
+    return {
+        "ntkgp": ntkgp.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _analytic(problem: Problem, targets: Tensor) -> Predictors:
+    return analytic_predictors(problem, targets / problem.noise_std.unsqueeze(1))
+
+
+def _relative(value: Tensor, reference: Tensor) -> float:
+    return float((value - reference).norm() / reference.norm())
