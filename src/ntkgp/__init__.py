@@ -5,7 +5,9 @@ from ntkgp.covariance import PaperCovariance, TightCovariance
 from ntkgp.exact import Exact
 from ntkgp.fit import fit
 from ntkgp.kernels import kernel, kernel_diag
+from ntkgp.linalg.cgls import CGLS
 from ntkgp.linalg.svd import DenseSVD, Lanczos, PartialSVD, PowerIteration, RandomizedSVD
+from ntkgp.lowrank import LowRank
 from ntkgp.networks import NTKLinear, TrigonometricInputs, mlp
 from ntkgp.own_training import TrainingPlan, anchor_penalty, plan_training
 from ntkgp.paper import (
@@ -15,7 +17,7 @@ from ntkgp.paper import (
     train_posterior_covariance,
     train_posterior_mean,
 )
-from ntkgp.posterior import Posterior, Prediction
+from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.problem import network_mean
 from ntkgp.trained import TrainedNetworks
 from ntkgp.training import AcceleratedGD, Adam
@@ -25,9 +27,12 @@ __version__ = "0.1.0"
 __all__ = [
     "AcceleratedGD",
     "Adam",
+    "CGLS",
     "DenseSVD",
     "Exact",
+    "FunctionSample",
     "Lanczos",
+    "LowRank",
     "NTKLinear",
     "NumericalWarning",
     "PaperCovariance",

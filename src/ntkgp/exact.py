@@ -6,10 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ntkgp._checks import check_count
 from ntkgp.linalg.cholesky import cholesky
-from ntkgp.posterior import Posterior, Prediction
+from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.problem import Problem
-from ntkgp.tangent.jacobian import rows_per_chunk
+from ntkgp.tangent.memory import rows_per_chunk
 
 
 @dataclass(frozen=True)
@@ -91,3 +92,12 @@ class ExactPosterior(Posterior):
         cross = jacobian.kernel(problem.jacobian) / problem.noise_std
         half = torch.linalg.solve_triangular(self.factor, cross.T, upper=False)
         return (jacobian.kernel() - half.T @ half).to(problem.user_dtype)
+
+    def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
+        """Exact draws. Cost: 4·N·C·P operations and a triangular solve a draw; memory 2·P·count numbers."""
+        check_count(count, "count", 1)
+        operator = self.problem.whitened
+        rows, parameters = operator.shape
+        z, noise = operator.normal(parameters, count, generator), operator.normal(rows, count, generator)
+        surprise = self.problem.whitened_residual.unsqueeze(1) - operator.matmat(z) - noise
+        return FunctionSample(self.problem, z + operator.rmatmat(torch.cholesky_solve(surprise, self.factor)))

@@ -7,11 +7,12 @@ from torch import Tensor, nn
 
 from ntkgp._types import MeanFunction
 from ntkgp.exact import Exact
+from ntkgp.lowrank import LowRank
 from ntkgp.posterior import Posterior
 from ntkgp.problem import pose
 from ntkgp.trained import TrainedNetworks
 
-Method = Exact | TrainedNetworks
+Method = Exact | LowRank | TrainedNetworks
 
 
 def fit(
@@ -51,8 +52,10 @@ def fit(
         True
     """
     method = Exact() if method is None else method
-    if not isinstance(method, Exact | TrainedNetworks):
-        raise TypeError(f"method must be Exact(...) or TrainedNetworks(...), got {method!r}; did you forget the parentheses?")
+    if not isinstance(method, Method):
+        raise TypeError(
+            f"method must be Exact(...), LowRank(...) or TrainedNetworks(...), got {method!r}; did you forget the parentheses?"
+        )
     problem = pose(module, x, y, noise_var=noise_var, prior_mean=prior_mean, prior_var=prior_var, dtype=method.dtype)
     if isinstance(method, Exact):
         return method.fit(problem)

@@ -3,8 +3,11 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from ntkgp.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,24 @@ class Prediction:
         return (self.variance + self.noise_var).sqrt()
 
 
+@dataclass(frozen=True)
+class FunctionSample:
+    """S functions drawn from a posterior: each a fixed weight vector of the linearised network, evaluable anywhere, again and again.
+
+    Call it on M points for values of shape (S, M) or (S, M, C); differentiable in them. Cost: 2·M·C·P·S operations.
+    """
+
+    problem: Problem
+    weights: Float[Tensor, "P S"]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The values of all S functions at x."""
+        problem, x = self.problem, self.problem.checked(x)
+        mean = problem.mean_at(x).unsqueeze(1)
+        values = mean + problem.tangent.at(x).matmat(self.weights)
+        return torch.stack([problem.shaped(column) for column in values.unbind(1)])
+
+
 class Posterior(ABC):
     """The Gaussian-process posterior of a network: fitted once, queried many times, never changed."""
 
@@ -60,3 +81,7 @@ class Posterior(ABC):
     @abstractmethod
     def covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
         """The joint epistemic covariance of all outputs at all points of x, rows ordered point-major."""
+
+    @abstractmethod
+    def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
+        """`count` functions drawn from the posterior, by Matheron's rule: f = m + J(z + Jᵀ(K + σ²I)⁻¹(r − Jz − ε))."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ntkgp.linalg.svd import PartialSVD
 from ntkgp.problem import Problem
-from ntkgp.tangent.jacobian import rows_per_chunk
+from ntkgp.tangent.memory import rows_per_chunk
 from ntkgp.tangent.tangent import Tangent
 from ntkgp.training import Copies, Metric, TrainedWeights, Trainer, TrainingTask
 

@@ -7,9 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkgp.covariance import CovarianceEstimate, CovarianceParts, CovariancePlan, TightCovariance, plan_covariance
+from ntkgp.exact import Exact
 from ntkgp.linalg.bracket import Bracket
 from ntkgp.linalg.svd import DenseSVD, SVDMethod
-from ntkgp.posterior import Posterior, Prediction
+from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.predictors import Predictors, train_predictors
 from ntkgp.problem import Problem
 from ntkgp.training import AcceleratedGD, Trainer
@@ -99,3 +100,7 @@ class TrainedPosterior(Posterior):
     def _evaluate(self, x: Tensor) -> tuple[Float[Tensor, "MC"], CovarianceParts]:
         values = self.predictors(x).to(self.plan.svd.s.dtype)
         return values[:, 0], self.plan.parts(values[:, 1:])
+
+    def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
+        """Exact draws of the linearised network, for N·C small enough for a dense kernel."""
+        return Exact().fit(self.plan.problem).sample(count, generator=generator)

@@ -1,79 +1,194 @@
-"""Layer factors: at θ0 a layer's Jacobian is (output gradient) ⊗ (layer input).
+"""Factors: what is kept of one layer's Jacobian at n points, and the products with it.
 
-One forward and C backward passes give, for each linear layer, its input a (times the layer's gain, with a one appended for
-the bias) and the gradient g of each network output by the layer's output. They say all there is to know of J: see
-:mod:`ntkgp.tangent.factored` for the products. Layers that see several positions a sample (sequences, weights used
-twice) sum over positions t.
+At θ0 a linear layer's Jacobian is Σ_t g_t ⊗ a_t: the gradient g of each network output by the layer's output, and the layer's
+input a, over the positions t a sample has (one in an MLP, many in a sequence or an image). Three kinds cover the layers people
+use; each multiplies "packed" vectors, whose shape is the weight's with the bias as one more column.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from jaxtyping import Float, Int
+from torch import Tensor
 
-from ntkgp.networks import NTKLinear
-from ntkgp.tangent.functional import PureNetwork
 
-# The layers known here, and the gain each puts on its input.
-RULES: dict[type[nn.Module], Callable[..., float]] = {
-    nn.Linear: lambda layer: 1.0,
-    NTKLinear: lambda layer: layer.gain,
-}
+class Factor(ABC):
+    """One layer's Jacobian at n points, n·C rows."""
+
+    @property
+    @abstractmethod
+    def bytes_per_point(self) -> int:
+        """Memory of the factor."""
+
+    @abstractmethod
+    def working_numbers(self, columns: int) -> int:
+        """Numbers per point in the largest intermediate of a product with `columns` columns."""
+
+    @abstractmethod
+    def points(self, rows: slice) -> "Factor":
+        """The same for fewer points, as views."""
+
+    @abstractmethod
+    def to(self, dtype: torch.dtype) -> "Factor":
+        """The same in another dtype."""
+
+    @abstractmethod
+    def matmat(self, v: Float[Tensor, "S *packed"]) -> Float[Tensor, "nC S"]:
+        """J v."""
+
+    @abstractmethod
+    def accumulate(self, u: Float[Tensor, "nC S"], out: Float[Tensor, "S *packed"]) -> None:
+        """Add Jᵀ u to `out`."""
+
+    @abstractmethod
+    def dense(self) -> Float[Tensor, "nC p"]:
+        """The entries of J."""
+
+    @abstractmethod
+    def kernel(self, other: "Factor") -> Float[Tensor, "nC mC"]:
+        """J J′ᵀ."""
+
+    @abstractmethod
+    def diag(self) -> Float[Tensor, "nC"]:
+        """Squared norms of the rows of J."""
 
 
 @dataclass(frozen=True)
-class Outer:
-    """The Jacobian Σ_t g_t ⊗ a_t of one weight matrix (its bias the last column) at n points."""
+class Direct(Factor):
+    """The rows themselves, for layers with few parameters (normalisation) or many more positions than weights."""
+
+    j: Float[Tensor, "n C p"]
+
+    @property
+    def bytes_per_point(self) -> int:
+        """Memory of the factor."""
+        return self.j[0].numel() * self.j.element_size()
+
+    def working_numbers(self, columns: int) -> int:
+        """Numbers per point in the largest intermediate of a product with `columns` columns."""
+        return self.j.shape[1] * columns
+
+    def points(self, rows: slice) -> "Direct":
+        """The same for fewer points, as views."""
+        return Direct(self.j[rows])
+
+    def to(self, dtype: torch.dtype) -> "Direct":
+        """The same in another dtype."""
+        return Direct(self.j.to(dtype))
+
+    def matmat(self, v: Float[Tensor, "S *packed"]) -> Float[Tensor, "nC S"]:
+        """J v."""
+        return self.dense() @ v.flatten(1).T
+
+    def accumulate(self, u: Float[Tensor, "nC S"], out: Float[Tensor, "S *packed"]) -> None:
+        """Add Jᵀ u to `out`."""
+        out.view(len(out), -1).addmm_(u.T, self.dense())
+
+    def dense(self) -> Float[Tensor, "nC p"]:
+        """The entries of J."""
+        return self.j.flatten(0, 1)
+
+    def kernel(self, other: Factor) -> Float[Tensor, "nC mC"]:
+        """J J′ᵀ."""
+        return self.dense() @ other.dense().T
+
+    def diag(self) -> Float[Tensor, "nC"]:
+        """Squared norms of the rows of J."""
+        return self.dense().square().sum(dim=1)
+
+
+@dataclass(frozen=True)
+class Outer(Factor):
+    """Σ_t g_t ⊗ a_t for one weight matrix, its bias the last column."""
 
     g: Float[Tensor, "n C T o"]
     a: Float[Tensor, "n T i"]
 
     @property
-    def rows(self) -> int:
-        """Rows of J: points times outputs."""
-        return self.g.shape[0] * self.g.shape[1]
+    def bytes_per_point(self) -> int:
+        """Memory of the factor."""
+        return (self.g[0].numel() + self.a[0].numel()) * self.g.element_size()
 
     @property
-    def width(self) -> int:
-        """Numbers per point and column in the smaller intermediate of a product."""
+    def smaller(self) -> Factor:
+        """The same as rows, where those take less memory."""
         _, C, T, o = self.g.shape
-        return T * min(o, C * self.a.shape[-1])
+        i = self.a.shape[-1]
+        return Direct(self.dense().unflatten(0, (-1, C))) if T * (C * o + i) > C * o * i else self
 
     @property
     def _gradient_first(self) -> bool:
         """Contract with g before a when that leaves the smaller intermediate; the operation count is the same."""
         return self.g.shape[1] * self.a.shape[-1] < self.g.shape[-1]
 
-    def matmat(self, v: Float[Tensor, "S o i"]) -> Float[Tensor, "nC S"]:
-        """J v."""
+    def _rows_first(self, columns: int) -> bool:
+        """With many positions it can pay to form the rows of J before multiplying."""
+        C, T = self.g.shape[1:3]
+        return C * (T + columns) < T * columns
+
+    def working_numbers(self, columns: int) -> int:
+        """Numbers per point in the largest intermediate of a product with `columns` columns."""
+        _, C, T, o = self.g.shape
+        i = self.a.shape[-1]
+        return C * o * i if self._rows_first(columns) else T * columns * min(o, C * i)
+
+    def points(self, rows: slice) -> "Outer":
+        """The same for fewer points, as views."""
+        return Outer(self.g[rows], self.a[rows])
+
+    def to(self, dtype: torch.dtype) -> "Outer":
+        """The same in another dtype."""
+        return Outer(self.g.to(dtype), self.a.to(dtype))
+
+    def matmat(self, v: Float[Tensor, "S *packed"]) -> Float[Tensor, "nC S"]:
+        """J v: a matrix product with one factor, then a sum against the other."""
+        g, a = self.g, self.a
+        n, C, T, o = g.shape
+        S, i = len(v), a.shape[-1]
+        if self._rows_first(S):
+            return self.dense() @ v.reshape(S, o * i).T
         if self._gradient_first:
-            out = torch.einsum("nctsi,nti->ncs", torch.einsum("ncto,soi->nctsi", self.g, v), self.a)
+            half = (g.reshape(n * C * T, o) @ v.transpose(0, 1).reshape(o, S * i)).view(n, C, T, S, i)
+            return torch.einsum("nctsi,nti->ncs", half, a).flatten(0, 1)
+        half = (a.reshape(n * T, i) @ v.reshape(S * o, i).T).view(n, T, S, o)
+        if T == 1:
+            return torch.bmm(g[:, :, 0], half[:, 0].transpose(1, 2)).flatten(0, 1)
+        return torch.einsum("ncto,ntso->ncs", g, half).flatten(0, 1)
+
+    def accumulate(self, u: Float[Tensor, "nC S"], out: Float[Tensor, "S *packed"]) -> None:
+        """Add Jᵀ u to `out`: u spread over one factor, then a matrix product with the other."""
+        g, a = self.g, self.a
+        n, C, T, o = g.shape
+        S, i = len(out), a.shape[-1]
+        if self._rows_first(S):
+            out.view(S, o * i).addmm_(u.T, self.dense())
+        elif self._gradient_first:
+            half = torch.einsum("ncs,nti->nctsi", u.view(n, C, S), a).reshape(n * C * T, S * i)
+            out += (g.reshape(n * C * T, o).T @ half).view(o, S, i).transpose(0, 1)
         else:
-            out = torch.einsum("ncto,ntso->ncs", self.g, torch.einsum("nti,soi->ntso", self.a, v))
-        return out.flatten(0, 1)
+            u = u.view(n, C, S)
+            if C == 1:
+                half = u.view(n, 1, S, 1) * g.view(n, T, 1, o)
+            else:
+                half = torch.einsum("ncs,ncto->ntso", u, g)
+            out.view(S * o, i).addmm_(half.reshape(n * T, S * o).T, a.reshape(n * T, i))
 
-    def rmatmat(self, u: Float[Tensor, "nC S"]) -> Float[Tensor, "S o i"]:
-        """Jᵀ u."""
-        u = u.unflatten(0, self.g.shape[:2])
-        if self._gradient_first:
-            return torch.einsum("ncto,nctsi->soi", self.g, torch.einsum("ncs,nti->nctsi", u, self.a))
-        return torch.einsum("ntso,nti->soi", torch.einsum("ncs,ncto->ntso", u, self.g), self.a)
+    def dense(self) -> Float[Tensor, "nC p"]:
+        """The entries of J."""
+        n, C, T, o = self.g.shape
+        rows = torch.bmm(self.g.transpose(2, 3).reshape(n, C * o, T), self.a)
+        return rows.view(n * C, o * self.a.shape[-1])
 
-    def kernel(self, other: "Outer") -> Float[Tensor, "nC mC"]:
+    def kernel(self, other: Factor) -> Float[Tensor, "nC mC"]:
         """J J′ᵀ: two Gram matrices and a Hadamard product when each sample has one position."""
+        assert isinstance(other, Outer)
         n, C, T, o = self.g.shape
         m, T2, i = other.a.shape
         if T == T2 == 1:
             gram = (self.g.reshape(n * C, o) @ other.g.reshape(m * C, o).T).view(n, C, m, C)
-            out = gram * (self.a[:, 0] @ other.a[:, 0].T).view(n, 1, m, 1)
-        elif T * T2 * (C * C * o + i) < C * C * o * i:
-            grams = torch.einsum("ncto,mdso->nctmds", self.g, other.g)
-            out = torch.einsum("nctmds,ntms->ncmd", grams, torch.einsum("nti,msi->ntms", self.a, other.a))
-        else:
-            return self.dense() @ other.dense().T
-        return out.reshape(n * C, m * C)
+            return (gram * (self.a[:, 0] @ other.a[:, 0].T).view(n, 1, m, 1)).view(n * C, m * C)
+        return self.dense() @ other.dense().T
 
     def diag(self) -> Float[Tensor, "nC"]:
         """Squared norms of the rows of J."""
@@ -81,118 +196,61 @@ class Outer:
             return (self.g.square().sum(dim=(2, 3)) * self.a.square().sum(dim=(1, 2)).unsqueeze(1)).flatten()
         return self.dense().square().sum(dim=1)
 
-    def dense(self) -> Float[Tensor, "nC oi"]:
-        """The entries of J."""
-        return torch.einsum("ncto,nti->ncoi", self.g, self.a).flatten(2).flatten(0, 1)
-
 
 @dataclass(frozen=True)
-class Layer:
-    """A factored layer: the names of its parameters and what scales each (layer gain times prior standard deviation)."""
+class Lookup(Factor):
+    """Σ_t g_t ⊗ e_{index_t} for a table of `size` rows: an embedding, whose input is one-hot and never written out."""
 
-    weight: str
-    bias: str | None
-    weight_scale: float
-    bias_scale: float
-
-    @property
-    def parameters(self) -> list[str]:
-        """Names of the parameters the layer owns."""
-        return [self.weight] if self.bias is None else [self.weight, self.bias]
-
-    def pack(self, parts: dict[str, Tensor]) -> Float[Tensor, "*S o i"]:
-        """Weight and bias as one matrix: the bias is the weight of one more input."""
-        weight = parts[self.weight]
-        return weight if self.bias is None else torch.cat([weight, parts[self.bias].unsqueeze(-1)], dim=-1)
-
-    def unpack(self, packed: Float[Tensor, "*S o i"]) -> dict[str, Tensor]:
-        """The inverse of :meth:`pack`."""
-        return {self.weight: packed} if self.bias is None else {self.weight: packed[..., :-1], self.bias: packed[..., -1]}
-
-    def inputs(self, a: Float[Tensor, "n T i"]) -> Float[Tensor, "n T i2"]:
-        """Layer inputs with their scale, and the bias's constant input."""
-        a = a * self.weight_scale
-        return a if self.bias is None else torch.cat([a, a.new_full((*a.shape[:-1], 1), self.bias_scale)], dim=-1)
-
-
-class LayerFactors:
-    """The factored layers of a network, and their factors at any points."""
-
-    def __init__(self, network: PureNetwork, layers: dict[str, Layer]):
-        self.network, self.layers = network, layers
-
-    @classmethod
-    def of(cls, network: PureNetwork, scales: dict[str, float]) -> "LayerFactors":
-        """Every layer of the network that has a rule; `scales` holds the prior standard deviation of each parameter."""
-        names = {id(p): name for name, p in network.module.named_parameters() if name in network.anchor}
-        layers = {}
-        for path, module in network.module.named_modules():
-            rule = RULES.get(type(module))
-            weight = names.get(id(getattr(module, "weight", None)))
-            if rule is None or weight is None:
-                continue
-            bias = names.get(id(getattr(module, "bias", None)))
-            layers[path] = Layer(weight, bias, scales[weight] * rule(module), 1.0 if bias is None else scales[bias])
-        # A parameter of two different layers is not one sum of outer products.
-        owned = [name for layer in set(layers.values()) for name in layer.parameters]
-        return cls(network, layers).without({name for name in owned if owned.count(name) > 1})
+    g: Float[Tensor, "n C T d"]
+    index: Int[Tensor, "n T"]
+    size: int
 
     @property
-    def parameters(self) -> list[str]:
-        """Names of the parameters the layers own."""
-        return list(dict.fromkeys(name for layer in self.layers.values() for name in layer.parameters))
+    def bytes_per_point(self) -> int:
+        """Memory of the factor."""
+        return self.g[0].numel() * self.g.element_size() + self.index[0].numel() * 8
 
-    def without(self, names: set[str]) -> "LayerFactors":
-        """The same, less the layers that own a parameter in `names`."""
-        kept = {path: layer for path, layer in self.layers.items() if names.isdisjoint(layer.parameters)}
-        return LayerFactors(self.network, kept)
+    def working_numbers(self, columns: int) -> int:
+        """Numbers per point in the largest intermediate of a product with `columns` columns."""
+        _, _, T, d = self.g.shape
+        return T * columns * d
 
-    def at(self, x: Tensor, outputs: int) -> dict[Layer, Outer]:
-        """The factors at the points x, one forward and C backward passes; differentiable in x if x asks for gradients."""
-        create_graph = x.requires_grad and torch.is_grad_enabled()
-        with torch.enable_grad():
-            out, calls = self._record(x)
-            probes = [probe for *_, probe in calls]
-            gradients = [
-                torch.autograd.grad(out[:, c].sum(), probes, retain_graph=create_graph or c + 1 < outputs,
-                                    create_graph=create_graph, materialize_grads=True)
-                for c in range(outputs)
-            ]  # fmt: skip
-        found: dict[Layer, list[Outer]] = {}
-        for (layer, a, _), *g in zip(calls, *gradients, strict=True):
-            a = layer.inputs(_by_sample(a, len(x)))
-            outer = Outer(torch.stack([_by_sample(g_c, len(x)) for g_c in g], dim=1), a)
-            found.setdefault(layer, []).append(outer if create_graph else Outer(outer.g.detach(), a.detach()))
-        return {layer: uses[0] if len(uses) == 1 else _used_repeatedly(uses) for layer, uses in found.items()}
+    def points(self, rows: slice) -> "Lookup":
+        """The same for fewer points, as views."""
+        return Lookup(self.g[rows], self.index[rows], self.size)
 
-    def _record(self, x: Tensor) -> tuple[Tensor, list[tuple[Layer, Tensor, Tensor]]]:
-        """One forward pass: each call of a factored layer, with its input and a zero added to its output."""
-        calls: list[tuple[Layer, Tensor, Tensor]] = []
+    def to(self, dtype: torch.dtype) -> "Lookup":
+        """The same in another dtype."""
+        return Lookup(self.g.to(dtype), self.index, self.size)
 
-        def hook(layer: Layer) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
-            def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-                probe = torch.zeros_like(output, requires_grad=True)
-                # The clone keeps the input safe from modules that overwrite their activations in place.
-                calls.append((layer, inputs[0].clone(), probe))
-                return output + probe
+    def matmat(self, v: Float[Tensor, "S *packed"]) -> Float[Tensor, "nC S"]:
+        """J v: the rows of v that are looked up, against the gradients."""
+        return torch.einsum("nctd,sntd->ncs", self.g, v[:, self.index]).flatten(0, 1)
 
-            return record
+    def accumulate(self, u: Float[Tensor, "nC S"], out: Float[Tensor, "S *packed"]) -> None:
+        """Add Jᵀ u to `out`, at the rows looked up."""
+        n, C, T, d = self.g.shape
+        spread = torch.einsum("ncs,nctd->sntd", u.view(n, C, -1), self.g)
+        out.index_add_(1, self.index.flatten(), spread.reshape(len(out), n * T, d))
 
-        with self.network.lock:  # other threads must not record into this list
-            modules = dict(self.network.module.named_modules())
-            handles = [modules[path].register_forward_hook(hook(layer)) for path, layer in self.layers.items()]
-            try:
-                return self.network({}, x), calls
-            finally:
-                for handle in handles:
-                    handle.remove()
+    def dense(self) -> Float[Tensor, "nC p"]:
+        """The entries of J: as large as the table for every row; for checks on a few points."""
+        n, C, T, d = self.g.shape
+        out = self.g.new_zeros(n, C, self.size, d)
+        where = self.index.view(n, 1, T, 1).expand(n, C, T, d)
+        return out.scatter_add_(2, where, self.g).view(n * C, self.size * d)
 
+    def kernel(self, other: Factor) -> Float[Tensor, "nC mC"]:
+        """J J′ᵀ: gradients meet where the same row was looked up."""
+        assert isinstance(other, Lookup)
+        n, C, T, d = self.g.shape
+        m, _, T2, _ = other.g.shape
+        same = (self.index.view(n, T, 1, 1) == other.index.view(1, 1, m, T2)).to(self.g.dtype)
+        grams = self.g.reshape(n * C * T, d) @ other.g.reshape(m * C * T2, d).T
+        grams = grams.view(n, C, T, m, C, T2)
+        return torch.einsum("nctmds,ntms->ncmd", grams, same).reshape(n * C, m * C)
 
-def _by_sample(t: Tensor, samples: int) -> Float[Tensor, "n T features"]:
-    """All positions of a sample in one axis."""
-    return t.reshape(samples, -1, t.shape[-1])
-
-
-def _used_repeatedly(uses: list[Outer]) -> Outer:
-    """A layer called several times: its calls are further positions."""
-    return Outer(torch.cat([use.g for use in uses], dim=2), torch.cat([use.a for use in uses], dim=1))
+    def diag(self) -> Float[Tensor, "nC"]:
+        """Squared norms of the rows of J."""
+        same = (self.index.unsqueeze(2) == self.index.unsqueeze(1)).to(self.g.dtype)
+        return torch.einsum("nctd,ncsd,nts->nc", self.g, self.g, same).flatten()

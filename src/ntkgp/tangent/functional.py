@@ -54,7 +54,7 @@ class ParameterSpace:
     def split(self, flat: Float[Tensor, "*batch P"]) -> dict[str, Tensor]:
         """Views of a flat vector (or a stack of them), one per parameter."""
         parts = flat.split([shape.numel() for shape in self.shapes.values()], dim=-1)
-        return {name: part.unflatten(-1, shape or (1,)).reshape(*flat.shape[:-1], *shape)
+        return {name: part.reshape((*flat.shape[:-1], *shape))
                 for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}  # fmt: skip
 
     def join(self, parts: Mapping[str, Tensor]) -> Float[Tensor, "*batch P"]:

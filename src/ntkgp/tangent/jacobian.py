@@ -1,38 +1,120 @@
-"""What the rest of the library knows of a Jacobian J(x): four products, never its entries."""
+"""J(x), the NC×P derivative of the network's outputs by its (scaled) parameters at θ0, as an operator."""
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ntkgp.tangent.chunk import Chunk, Layout
 
-class Jacobian(ABC):
-    """J(x), the NC×P derivative of the network's outputs by its (scaled) parameters at θ0, as an operator."""
+COLUMNS = 1024  # multiplied together: enough to keep matrix products busy
+TILE = 1024  # points of a kernel block
 
-    shape: tuple[int, int]
 
-    @abstractmethod
+class Jacobian:
+    """J(x) as products over chunks of points: nothing of size N×P, ever.
+
+    Args:
+        layout: of the parameters.
+        chunks: yields the rows of J in the order of the points, each time it is called; whether they are kept or computed
+            anew is its affair.
+        points: N.
+        outputs: C.
+    """
+
+    def __init__(self, layout: Layout, chunks: Callable[[], Iterator[Chunk]], points: int, outputs: int):
+        self._layout, self._chunks, self.outputs = layout, chunks, outputs
+        self.shape = (points * outputs, layout.space.size)
+
     def matmat(self, v: Float[Tensor, "P S"]) -> Float[Tensor, "NC S"]:
-        """J v."""
+        """J v. Cost: 2·N·C·P·S operations by factors; memory one working set beside the result."""
 
-    @abstractmethod
+        def product(v: Tensor) -> Tensor:
+            packed = self._layout.pack(v)
+            return torch.cat([piece.matmat(packed) for piece, _ in self._pieces(v)])
+
+        return _by_columns(product, v)
+
     def rmatmat(self, u: Float[Tensor, "NC S"]) -> Float[Tensor, "P S"]:
-        """Jᵀ u."""
+        """Jᵀ u. Cost: 2·N·C·P·S operations by factors; memory one working set and 2·P·S numbers."""
 
-    @abstractmethod
+        def product(u: Tensor) -> Tensor:
+            out = self._layout.zeros(u.shape[1], u)
+            for piece, rows in self._pieces(u):
+                piece.accumulate(u[rows].contiguous(), out)
+            return self._layout.unpack(out)
+
+        return _by_columns(product, u)
+
+    def normal(self, v: Float[Tensor, "P S"], weights: Float[Tensor, "NC"]) -> Float[Tensor, "P S"]:
+        """Jᵀ diag(weights) J v, in one pass and without an N×S intermediate. Cost: 4·N·C·P·S operations by factors."""
+
+        def product(v: Tensor) -> Tensor:
+            packed, out = self._layout.pack(v), self._layout.zeros(v.shape[1], v)
+            for piece, rows in self._pieces(v):
+                piece.accumulate(piece.matmat(packed).mul_(weights[rows].unsqueeze(1)), out)
+            return self._layout.unpack(out)
+
+        return _by_columns(product, v)
+
     def kernel(self, other: "Jacobian | None" = None) -> Float[Tensor, "NC MC"]:
-        """J(x) J(x′)ᵀ, with x′ = x when `other` is None."""
+        """J(x) J(x′)ᵀ, block against block; with x′ = x (`other` None) only half of the blocks are computed.
 
-    @abstractmethod
+        Cost: 2·N·M·Σ_layers(C²o + i) operations for linear layers; memory the result and three blocks of 1024 points.
+        """
+        rows, columns = self._tiles(), None if other is None else other._tiles()
+        if columns is None:
+            first = rows[0].kernel(rows[0])
+            out = first.new_empty(self.shape[0], self.shape[0])
+            starts = _starts([tile.count * self.outputs for tile in rows])
+            for i, left in enumerate(rows):
+                for j, right in enumerate(rows[: i + 1]):
+                    block = left.kernel(right)
+                    out[starts[i], starts[j]] = block
+                    if i != j:
+                        out[starts[j], starts[i]] = block.T
+            return out
+        return torch.cat([torch.cat([left.kernel(right) for right in columns], dim=1) for left in rows])
+
     def diag(self) -> Float[Tensor, "NC"]:
-        """The diagonal of J(x) J(x)ᵀ."""
+        """The diagonal of J(x) J(x)ᵀ, from the norms of the factors."""
+        return torch.cat([tile.diag() for chunk in self._chunks() for tile in _split(chunk, TILE)])
+
+    def _tiles(self) -> list[Chunk]:
+        return [tile for chunk in self._chunks() for tile in _split(chunk, TILE)]
+
+    def _pieces(self, vectors: Tensor) -> Iterator[tuple[Chunk, slice]]:
+        """Chunks cut so that the intermediates of a product fit the working set, in the vectors' dtype; and their rows.
+
+        Factors may be kept in half the precision of the vectors: they are then widened piece by piece.
+        """
+        budget, start = working_bytes(vectors.device), 0
+        for chunk in self._chunks():
+            per_point = chunk.working_numbers(vectors.shape[1]) * vectors.element_size()
+            for piece in _split(chunk, max(1, int(budget // max(per_point, 1)))):
+                stop = start + piece.count * self.outputs
+                yield piece.to(vectors.dtype), slice(start, stop)
+                start = stop
 
 
-def spans(total: int, size: int) -> list[slice]:
-    """Consecutive slices of at most `size` that cover ``range(total)``; one empty slice when there is nothing."""
-    return [slice(start, min(start + size, total)) for start in range(0, max(total, 1), size)]
+def working_bytes(device: torch.device) -> int:
+    """Memory for the intermediates of one product: enough to keep the arithmetic busy, little beside the device's memory."""
+    return 2 * 2**30 if device.type == "cuda" else 128 * 2**20
 
 
-def rows_per_chunk(bytes_per_row: float, budget: float = 64 * 2**20) -> int:
-    """How many rows fit a working set of `budget` bytes; at least one."""
-    return max(1, int(budget // max(bytes_per_row, 1.0)))
+def _split(chunk: Chunk, size: int) -> list[Chunk]:
+    if chunk.count <= size:
+        return [chunk]
+    return [chunk.points(slice(start, min(start + size, chunk.count))) for start in range(0, chunk.count, size)]
+
+
+def _starts(sizes: list[int]) -> list[slice]:
+    ends = torch.tensor(sizes).cumsum(0).tolist()
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _by_columns(product: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+    if v.shape[1] <= COLUMNS:
+        return product(v)
+    return torch.cat([product(part) for part in v.split(COLUMNS, dim=1)], dim=1)

@@ -1,0 +1,110 @@
+"""The head: the top of the spectrum of G = AᵀA, found by products with G alone, and the certified bracket it gives.
+
+A is the whitened Jacobian (σ² = 1); all of this lives in weight space, so nothing grows with the number of points. With orthonormal
+V (P×K), VᵀGV = diag(λ) and the image B = GV, for any V however far from converged:
+
+* upper: seeing only (AV)ᵀy leaves the covariance ``J′(I − B(BᵀB + λ)⁻¹Bᵀ)J′ᵀ``, which is ⪰ the posterior's;
+* lower: ``G ⪯ diag(λ + η, μ + b²/η)`` in the basis (V, V⊥), with b = ‖B − Vλ‖ the coupling, μ ≥ the norm of the rest, any
+  η > 0; inversion turns the order around: ``φ(λ + η + 1)⁻¹φᵀ + (J′J′ᵀ − φφᵀ)/(μ + b²/η + 1)``, φ = J′V.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Product = Callable[[Tensor], Tensor]  # v ↦ G v
+
+FAILURE = 1e-10  # probability that the randomised bound on the rest of the spectrum is too small
+PROBES, POWERS = 10, 4
+
+
+@dataclass(frozen=True)
+class Head:
+    """K directions and what the bracket needs of them."""
+
+    v: Float[Tensor, "P K"]
+    image: Float[Tensor, "P K"]  # G v
+    values: Float[Tensor, "K"]  # of G on v, decreasing: squared singular values where converged
+    coupling: float
+    tail: float
+
+    @classmethod
+    def of(cls, product: Product, v: Float[Tensor, "P K"], image: Float[Tensor, "P K"], trace: float,
+           generator: torch.Generator | None = None) -> "Head":  # fmt: skip
+        """The Ritz vectors of a subspace, from an orthonormal basis of it and its image under G; `trace` is that of G.
+
+        Cost: POWERS products with PROBES columns for the bound on the rest.
+        """
+        projected = v.T @ image
+        values, rotation = torch.linalg.eigh((projected + projected.T) / 2)
+        values, rotation = values.flip(0).clamp_min(0), rotation.flip(1)
+        v, image = v @ rotation, image @ rotation
+        leak = image - v * values
+        coupling = float(torch.linalg.matrix_norm(leak.T @ leak, 2).sqrt())
+        rounding = 10 * torch.finfo(v.dtype).eps * trace
+        rest = max(0.0, trace - float(values.sum())) + rounding
+        return cls(v, image, values, coupling, min(rest, _norm_outside(product, v, generator) + rounding))
+
+    @property
+    def rank(self) -> int:
+        """K."""
+        return len(self.values)
+
+    @cached_property
+    def _seen(self) -> tuple[Tensor, Tensor, Tensor]:
+        """B/λ and the Cholesky factor of (B/λ)ᵀ(B/λ) + 1/λ, over the directions that A sees at all; which those are."""
+        kept = self.values > 1e2 * torch.finfo(self.values.dtype).eps * self.values[0]
+        scaled = self.image[:, kept] / self.values[kept]
+        return scaled, torch.linalg.cholesky(scaled.T @ scaled + torch.diag(1 / self.values[kept])), kept
+
+    def explained(self) -> Float[Tensor, "P K2"]:
+        """E with E Eᵀ = B(BᵀB + λ)⁻¹Bᵀ: the upper bound is J′J′ᵀ − (J′E)(J′E)ᵀ."""
+        scaled, factor, _ = self._seen
+        return torch.linalg.solve_triangular(factor, scaled.T, upper=False).T
+
+    def partial_mean(self, c: Float[Tensor, "P S"]) -> Float[Tensor, "P S"]:
+        """B(BᵀB + λ)⁻¹Vᵀ c: the mean of Δ after seeing only (AV)ᵀt, where c = Aᵀt."""
+        scaled, factor, kept = self._seen
+        return scaled @ torch.cholesky_solve((self.v[:, kept].T @ c) / self.values[kept].unsqueeze(1), factor)
+
+    def lower(self, features: Float[Tensor, "M K"], prior: Float[Tensor, "M"]) -> Float[Tensor, "M"]:
+        """The lower bound on each variance, from φ = J′V and the prior variance: the best over a few η."""
+        squares = features.square()
+        outside = (prior - squares.sum(dim=1)).clamp_min(0)
+        b = self.coupling
+        etas = [0.0] if b == 0 else [b * 10.0**power for power in (-2, -1, 0, 1)] + [b * b / (1 + self.tail)]
+        bounds = [squares @ (1 / (self.values + eta + 1)) + outside / (self.tail + (b * b / eta if eta else 0.0) + 1)
+                  for eta in etas]  # fmt: skip
+        return torch.stack(bounds).amax(dim=0)
+
+    def precondition(self, r: Float[Tensor, "P S"]) -> Float[Tensor, "P S"]:
+        """(G + I)⁻¹ r where the head knows G, and as if its last eigenvalue went on elsewhere."""
+        floor = self.values[-1] + 1
+        weights = 1 / (self.values + 1) - 1 / floor
+        return r / floor + self.v @ (weights.unsqueeze(1) * (self.v.T @ r))
+
+
+def _norm_outside(product: Product, v: Tensor, generator: torch.Generator | None) -> float:
+    """An upper bound on ‖(I − VVᵀ)G(I − VVᵀ)‖ that fails with probability FAILURE.
+
+    ‖T‖ ≤ α√(2/π)·max_i ‖T ω_i‖ for Gaussian ω_i except with probability α^{−probes} (Halko et al. 2011, Lemma 4.1), used on
+    T^q, whose norm is ‖T‖^q: the constant shrinks to its q-th root.
+    """
+    device = v.device if generator is None else generator.device
+    omega = torch.randn(len(v), PROBES, generator=generator, dtype=v.dtype, device=device).to(v.device)
+    log_norms = torch.zeros(PROBES, dtype=v.dtype, device=v.device)
+    for _ in range(POWERS):
+        omega = omega - v @ (v.T @ omega)
+        omega = product(omega)
+        omega = omega - v @ (v.T @ omega)
+        norms = torch.linalg.vector_norm(omega, dim=0)
+        if bool((norms == 0).all()):
+            return 0.0
+        log_norms, omega = log_norms + norms.log(), omega / norms.clamp_min(1e-300)
+    alpha = FAILURE ** (-1 / PROBES)
+    return math.exp((math.log(alpha * math.sqrt(2 / math.pi)) + float(log_norms.max())) / POWERS)

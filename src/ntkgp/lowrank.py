@@ -1,0 +1,251 @@
+"""The matrix-free posterior of the linearised network: a head from a partial SVD, the rest by conjugate gradients."""
+
+import contextlib
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ntkgp._checks import check_count, check_rank
+from ntkgp._types import NumericalWarning
+from ntkgp.linalg.cgls import CGLS, Solution
+from ntkgp.linalg.head import Head
+from ntkgp.linalg.operator import Operator
+from ntkgp.linalg.svd import RandomizedSVD, SVDMethod
+from ntkgp.posterior import FunctionSample, Posterior, Prediction
+from ntkgp.problem import Problem
+from ntkgp.tangent.memory import free_bytes
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """Matrix-free and linearised: nothing of size N×N or N×P, up to a million points and more.
+
+    The head is K singular directions of the Jacobian, whose predictors need no training; the mean and the tail are ridge
+    regressions in weight space, solved together. Every variance comes with its certified bracket.
+
+    Cost: some 4·N·C·P·K operations a pass for the head (a handful of passes), and 4·N·C·P a step of the solver. Memory: the layer
+    factors if they fit, 3·P·K numbers, and one working set.
+
+    Args:
+        rank: K; or give `rtol`.
+        rtol: grow K until (upper − lower)/upper is below this at the training inputs (a sample of 512) or at `points`.
+        tail: T random right-hand sides that make the variance unbiased; 0 returns the upper bound.
+        svd: how the head is found; its passes are made in float32 (TF32 on GPUs), which only steers the subspace.
+        solver: how the mean and the tail are found.
+        points: where `rtol` is to hold.
+        max_rank: where `rtol` stops growing K.
+
+    Example:
+        >>> import torch, ntkgp
+        >>> g = torch.Generator().manual_seed(0)
+        >>> net, x = ntkgp.mlp(1, width=64, generator=g), torch.linspace(-1, 1, 50).unsqueeze(1)
+        >>> posterior = ntkgp.fit(net, x, torch.sin(3 * x[:, 0]), noise_var=0.05, method=ntkgp.LowRank(rank=8))
+        >>> p = posterior.predict(torch.tensor([[0.0], [5.0]]))
+        >>> bool((p.lower <= p.variance).all() and (p.variance <= p.upper).all())
+        True
+    """
+
+    rank: int | None = None
+    rtol: float | None = None
+    tail: int = 0
+    svd: SVDMethod = field(default_factory=lambda: RandomizedSVD(power=1, tol=None))
+    solver: CGLS = field(default_factory=CGLS)
+    points: Tensor | None = None
+    max_rank: int = 4096
+
+    dtype = None  # factors are kept in the module's dtype; products are float64
+
+    def fit(self, problem: Problem, generator: torch.Generator | None = None, progress: bool = False) -> "LowRankPosterior":
+        """Find the head, solve for the mean and the tail."""
+        clock = _Clock(problem.network.device)
+        work = _WeightSpace(problem)
+        clock("factors")
+        rows, parameters = problem.jacobian.shape
+        if (self.rank is None) == (self.rtol is None):
+            raise ValueError(f"give LowRank either a rank or an rtol, got rank={self.rank}, rtol={self.rtol}")
+        check_count(self.tail, "tail", 0)
+        if self.rank is not None:
+            check_rank(self.rank, rows, parameters)
+            head, width = work.grow(None, self.rank, self.svd, generator), None
+        else:
+            head, width = self._grow_until_tight(work, generator)
+        clock("head")
+        c, draws = work.right_hand_sides(self.tail, generator)
+        solution = self.solver.solve(work.product, torch.cat([c, draws], dim=1), head.precondition, progress)
+        clock("solve")
+        # A draw's predictor less what seeing only the head would have predicted: a martingale difference, so its covariance
+        # is exactly what the upper bound is too large by, for any head however far from converged.
+        tail = solution.x[:, 1:] - head.partial_mean(draws)
+        return LowRankPosterior(
+            problem, head, head.explained(), solution.x[:, :1], tail, solution, width, self.solver, clock.seconds
+        )
+
+    def _grow_until_tight(self, work: "_WeightSpace", generator: torch.Generator | None) -> tuple[Head, float]:
+        assert self.rtol is not None
+        x = work.problem.x
+        if self.points is None:
+            picks = torch.randperm(len(x), generator=generator)[:512]
+            points = x[picks.to(x.device)]
+        else:
+            points = work.problem.checked(self.points)
+        limit = min(self.max_rank, *work.problem.jacobian.shape)
+        head, rank = None, min(32, limit)
+        while True:
+            head = work.grow(head, rank, self.svd, generator)
+            width = _bracket_width(work.problem, head, points)
+            if width <= self.rtol or rank == limit:
+                break
+            rank = min(2 * rank, limit)
+        if width > self.rtol:
+            warnings.warn(
+                f"the bracket is {width:.2g} wide (relative) at rank {rank}, not {self.rtol:.2g}; raise max_rank, or noise_var",
+                NumericalWarning,
+                stacklevel=4,
+            )
+        return head, width
+
+
+class _WeightSpace:
+    """The whitened problem as G = J̃ᵀJ̃ acting on weights."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self.weights = problem.noise_std.double().square().reciprocal()
+        self.trace = float((problem.jacobian.diag().double() * self.weights).sum())
+
+    def product(self, v: Float[Tensor, "P S"]) -> Float[Tensor, "P S"]:
+        """G v, in the dtype of v."""
+        return self.problem.jacobian.normal(v, self.weights.to(v.dtype))
+
+    def grow(self, head: Head | None, rank: int, svd: SVDMethod, generator: torch.Generator | None) -> Head:
+        """A head of `rank` directions; those already found are kept, and only new ones are looked for."""
+        rows, parameters = self.problem.jacobian.shape
+        device = self.problem.network.device
+        v = torch.zeros(parameters, 0, dtype=torch.float64, device=device) if head is None else head.v
+        image = v if head is None else head.image
+        extra = rank - v.shape[1]
+        # Kernel side: J̃J̃ᵀ written out costs N² numbers, and then 2N² operations a column instead of 4NP.
+        if rows <= parameters and 4 * 8 * rows**2 < free_bytes(device):
+            gram = self.problem.whitened.gram
+            assert gram is not None
+            kernel = gram().double()
+            left = self.problem.whitened.matmat(v)
+            found = svd(Operator(  # what the head has left over of J̃(I − VVᵀ)J̃ᵀ
+                (rows, rows), lambda u: kernel @ u - left @ (left.T @ u), lambda u: kernel @ u - left @ (left.T @ u),
+                torch.float64, device), extra, generator).u  # fmt: skip
+            new = self.problem.whitened.rmatmat(found)
+        else:
+            steer = v.float()
+
+            def outside(z: Tensor) -> Tensor:
+                z = self.product(z - steer @ (steer.T @ z))
+                return z - steer @ (steer.T @ z)
+
+            with _tensor_cores():
+                new = svd(Operator((parameters, parameters), outside, outside, torch.float32, device), extra, generator).v
+        new = new.double()
+        for _ in range(2):
+            new = torch.linalg.qr(new - v @ (v.T @ new)).Q
+        basis, images = torch.cat([v, new], dim=1), torch.cat([image, self.product(new)], dim=1)
+        return Head.of(self.product, basis, images, self.trace, generator)
+
+    def right_hand_sides(self, draws: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """J̃ᵀ r̃, and J̃ᵀ(J̃z + ε) for some standard normal z and ε."""
+        operator, r = self.problem.whitened, self.problem.whitened_residual.double()
+        z = operator.normal(operator.shape[1], draws, generator).double()
+        noise = operator.normal(operator.shape[0], draws, generator).double()
+        both = operator.rmatmat(torch.cat([r.unsqueeze(1), noise], dim=1))
+        return both[:, :1], (self.product(z) if draws else z) + both[:, 1:]
+
+
+def _bracket_width(problem: Problem, head: Head, points: Tensor) -> float:
+    """The widest (upper − lower)/upper at some points."""
+    jacobian = problem.tangent.at(points)
+    prior = jacobian.diag().double()
+    upper = prior - jacobian.matmat(head.explained()).square().sum(dim=1)
+    return float((1 - head.lower(jacobian.matmat(head.v), prior) / upper.clamp_min(1e-300)).max())
+
+
+class _Clock:
+    """Seconds between calls, by name, once the device has caught up."""
+
+    def __init__(self, device: torch.device):
+        self.device, self.seconds, self.last = device, dict[str, float](), time.perf_counter()
+
+    def __call__(self, stage: str) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = time.perf_counter()
+        self.seconds[stage], self.last = now - self.last, now
+
+
+@contextlib.contextmanager
+def _tensor_cores() -> Iterator[None]:
+    """Float32 products on the GPU's tensor cores (TF32): enough to steer a subspace, not to certify it."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@dataclass(frozen=True)
+class LowRankPosterior(Posterior):
+    """The linearised posterior as weights: the mean, the head and the tail are columns to multiply J(x) with."""
+
+    problem: Problem
+    head: Head
+    explained: Float[Tensor, "P K"]
+    mean: Float[Tensor, "P 1"]
+    tail: Float[Tensor, "P T"]
+    solution: Solution
+    bracket_width: float | None  # reached, where rtol asked for it
+    solver: CGLS
+    seconds: dict[str, float]  # spent on each stage
+
+    def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
+        """Mean, variance and bracket by products with J(x).
+
+        Cost: 2·M·C·P·(2K + T + 1) operations; memory one working set beside the factors of a block of queries.
+        """
+        problem, x = self.problem, self.problem.checked(x)
+        parts = [self._predict(part) for part in x.split(16384)]
+        mean, variance, lower, upper = (problem.shaped(torch.cat(column)) for column in zip(*parts, strict=True))
+        noise = problem.noise_at(x, noise_var)
+        return Prediction(mean, variance, lower, upper, None if noise is None else problem.shaped(noise.flatten()))
+
+    def _predict(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        jacobian = self.problem.tangent.at(x)
+        prior = jacobian.diag().double()
+        both = jacobian.matmat(torch.cat([self.mean, self.tail], dim=1))
+        lower = self.head.lower(jacobian.matmat(self.head.v), prior)
+        upper = prior - jacobian.matmat(self.explained).square().sum(dim=1)
+        # The two bounds meet at full rank: rounding must not turn them around.
+        upper = torch.maximum(upper, lower)
+        variance = upper - both[:, 1:].square().sum(dim=1) / max(self.tail.shape[1], 1)
+        mean = self.problem.mean_at(x).double() + both[:, 0]
+        return mean, torch.clamp(variance, lower, upper), lower, upper
+
+    def covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
+        """The joint upper bound less the tail's estimate, its negative part removed. Memory: 3·(M·C)² + M·C·(K + T) numbers."""
+        jacobian = self.problem.tangent.at(self.problem.checked(x))
+        known = jacobian.matmat(torch.cat([self.explained, self.tail / max(self.tail.shape[1], 1) ** 0.5], dim=1))
+        values, vectors = torch.linalg.eigh(jacobian.kernel().double() - known @ known.T)
+        return (vectors * values.clamp_min(0) @ vectors.T).to(self.problem.user_dtype)
+
+    def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
+        """Draws by one more solve. Cost: that of the mean with `count` right-hand sides; memory 6·P·count numbers."""
+        check_count(count, "count", 1)
+        work, operator = _WeightSpace(self.problem), self.problem.whitened
+        rows, parameters = operator.shape
+        z = operator.normal(parameters, count, generator).double()
+        noise = operator.normal(rows, count, generator).double()
+        surprise = self.problem.whitened_residual.double().unsqueeze(1) - noise
+        c = operator.rmatmat(surprise) - work.product(z)
+        return FunctionSample(self.problem, z + self.solver.solve(work.product, c, self.head.precondition).x)

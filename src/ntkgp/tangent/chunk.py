@@ -1,0 +1,107 @@
+"""Some rows of J(x): layer factors where they are known, autodiff for the other parameters."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ntkgp.tangent.autodiff import AutodiffRows
+from ntkgp.tangent.factors import Factor
+from ntkgp.tangent.functional import ParameterSpace
+from ntkgp.tangent.layers import Layer
+
+Packed = list[Tensor]  # S vectors: one tensor per factored layer, and a flat one for the other parameters
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How flat vectors over the P parameters are packed for products: once per product, not once per chunk."""
+
+    layers: list[Layer]
+    fast: ParameterSpace  # the parameters of the factored layers, which come first
+    slow: ParameterSpace  # the others
+
+    @property
+    def space(self) -> ParameterSpace:
+        """All parameters, in flat order."""
+        return ParameterSpace({**self.fast.shapes, **self.slow.shapes})
+
+    def pack(self, v: Float[Tensor, "P S"]) -> Packed:
+        """One tensor per layer, (S, ...), and the rest."""
+        fast, slow = v.T.split([self.fast.size, self.slow.size], dim=1)
+        parts = self.fast.split(fast)
+        return [*(layer.pack(parts) for layer in self.layers), slow]
+
+    def unpack(self, packed: Packed) -> Float[Tensor, "P S"]:
+        """The inverse of :meth:`pack`."""
+        *tensors, slow = packed
+        parts: dict[str, Tensor] = {}
+        for layer, tensor in zip(self.layers, tensors, strict=True):
+            parts.update(layer.unpack(tensor))
+        return (torch.cat([self.fast.join(parts), slow], dim=1) if parts else slow).T
+
+    def zeros(self, columns: int, like: Tensor) -> Packed:
+        """Packed zero vectors."""
+        return [part.contiguous() for part in self.pack(like.new_zeros(self.fast.size + self.slow.size, columns))]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The rows of J at n points. For one position a sample and linear layers,
+
+    J v = Σ_layers g · (V a),   Jᵀ u = Σ_layers (u g)ᵀ a,   J J′ᵀ = Σ_layers (g g′ᵀ) ∘ (a a′ᵀ):
+
+    no autodiff, every product a matrix product.
+    """
+
+    factors: list[Factor]  # one per layer of the layout
+    others: AutodiffRows | None
+    count: int  # n
+
+    def matmat(self, v: Packed) -> Float[Tensor, "nC S"]:
+        """J v."""
+        terms = [factor.matmat(part) for factor, part in zip(self.factors, v[:-1], strict=True)]
+        return _sum([*terms, self.others.matmat(v[-1])] if self.others else terms)
+
+    def accumulate(self, u: Float[Tensor, "nC S"], out: Packed) -> None:
+        """Add Jᵀ u to `out`."""
+        for factor, part in zip(self.factors, out[:-1], strict=True):
+            factor.accumulate(u, part)
+        if self.others:
+            self.others.accumulate(u, out[-1])
+
+    def kernel(self, other: "Chunk") -> Float[Tensor, "nC mC"]:
+        """J(x) J(x′)ᵀ."""
+        terms = [mine.kernel(theirs) for mine, theirs in zip(self.factors, other.factors, strict=True)]
+        return _sum([*terms, self.others.kernel(other.others)] if self.others and other.others else terms)
+
+    def diag(self) -> Float[Tensor, "nC"]:
+        """The diagonal of J(x) J(x)ᵀ."""
+        terms = [factor.diag() for factor in self.factors]
+        return _sum([*terms, self.others.diag()] if self.others else terms)
+
+    def points(self, rows: slice) -> "Chunk":
+        """The same for fewer points, as views."""
+        others = self.others.points(rows) if self.others else None
+        return Chunk([factor.points(rows) for factor in self.factors], others, rows.stop - rows.start)
+
+    def to(self, dtype: torch.dtype) -> "Chunk":
+        """The same with factors in another dtype."""
+        return Chunk([factor.to(dtype) for factor in self.factors], self.others, self.count)
+
+    def working_numbers(self, columns: int) -> int:
+        """Numbers per point in the largest intermediate of a product with `columns` columns."""
+        return max(part.working_numbers(columns) for part in (*self.factors, *([self.others] if self.others else [])))
+
+    @property
+    def bytes_per_point(self) -> int:
+        """Memory it takes to keep the chunk."""
+        return sum(factor.bytes_per_point for factor in self.factors)
+
+
+def _sum(terms: list[Tensor]) -> Tensor:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term if total.requires_grad or term.requires_grad else total.add_(term)
+    return total
