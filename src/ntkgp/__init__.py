@@ -25,9 +25,9 @@ from ntkgp.training import AcceleratedGD, Adam
 __version__ = "0.1.0"
 
 __all__ = [
+    "CGLS",
     "AcceleratedGD",
     "Adam",
-    "CGLS",
     "DenseSVD",
     "Exact",
     "FunctionSample",

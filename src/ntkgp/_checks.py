@@ -79,7 +79,8 @@ def check_noise(noise_var: float | Tensor, shape: tuple[int, ...], name: str = "
     """The noise variance as an (N, C) float64 tensor: given as a number, per point (N,), or per point and output (N, C)."""
     if isinstance(noise_var, bool) or not isinstance(noise_var, int | float | Tensor):
         raise TypeError(f"{name} must be a number or a torch.Tensor, got {type(noise_var).__name__}")
-    noise = torch.as_tensor(noise_var).detach()
+    # A Python number is a double, whatever torch's default dtype.
+    noise = noise_var.detach() if isinstance(noise_var, Tensor) else torch.tensor(noise_var, dtype=torch.float64)
     if noise.is_complex() or noise.dtype == torch.bool:
         raise TypeError(f"{name} must be real, got {noise.dtype}")
     noise = noise.to(torch.float64)
@@ -152,6 +153,13 @@ def check_count(value: int, name: str, least: int) -> None:
         raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
+def check_positive(owner: str, **options: float | None) -> None:
+    """Options that must be positive and finite where they are given."""
+    for name, value in options.items():
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} of {owner} must be positive and finite, got {value!r}")
+
+
 def check_rank(rank: int, rows: int, parameters: int) -> None:
     """1 ≤ rank ≤ min(N·C, P)."""
     check_count(rank, "rank", 1)
@@ -160,6 +168,8 @@ def check_rank(rank: int, rows: int, parameters: int) -> None:
 
 
 def _positive_root(value: float, name: str) -> float:
+    if isinstance(value, str | bool):
+        raise TypeError(f"{name} must be a number or a mapping from module names to numbers, got {value!r}")
     number = float(value)
     if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{name} must be positive and finite, got {number:.4g}")

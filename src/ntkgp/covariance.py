@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkgp._checks import check_count, check_rank
-from ntkgp.linalg.bracket import Bracket
+from ntkgp.linalg.head import Head
 from ntkgp.linalg.operator import Operator
 from ntkgp.linalg.svd import PartialSVD, SVDMethod
 from ntkgp.problem import Problem
@@ -122,10 +122,10 @@ class CovariancePlan:
         s = self.svd.s
         return self.estimate.head_weights(s) * (s / (s.square() + 1)).square()
 
-    def bracket(self) -> Bracket:
+    def bracket(self) -> Head:
         """The certified bracket of this head."""
-        frobenius = float((self.problem.jacobian.diag() / self.problem.noise_std.square()).sum())
-        return Bracket.of(self.problem.whitened, self.svd, frobenius)
+        v, problem = self.svd.v, self.problem
+        return Head.of(problem.normal, v, problem.normal(v), problem.trace)
 
 
 def plan_covariance(

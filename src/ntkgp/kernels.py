@@ -30,6 +30,8 @@ def kernel(module: nn.Module, x1: Tensor, x2: Tensor | None = None) -> Float[Ten
     if x2 is None:
         return tangent.at(x1).kernel()
     check_inputs(x2, module, "x2")
+    if x2.shape[1:] != x1.shape[1:]:
+        raise ValueError(f"x2 must have shape (M, {', '.join(map(str, x1.shape[1:]))}) as x1, got {tuple(x2.shape)}")
     return tangent.at(x1).kernel(tangent.at(x2))
 
 

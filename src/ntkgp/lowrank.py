@@ -28,8 +28,8 @@ class LowRank:
     The head is K singular directions of the Jacobian, whose predictors need no training; the mean and the tail are ridge
     regressions in weight space, solved together. Every variance comes with its certified bracket.
 
-    Cost: some 4·N·C·P·K operations a pass for the head (a handful of passes), and 4·N·C·P a step of the solver. Memory: the layer
-    factors if they fit, 3·P·K numbers, and one working set.
+    Cost: some 4·N·C·P·K operations a pass for the head (a handful of passes), and 4·N·C·P a step of the solver. Memory: the
+    layer factors if they fit, 3·P·K numbers, and one working set.
 
     Args:
         rank: K; or give `rtol`.
@@ -63,20 +63,19 @@ class LowRank:
     def fit(self, problem: Problem, generator: torch.Generator | None = None, progress: bool = False) -> "LowRankPosterior":
         """Find the head, solve for the mean and the tail."""
         clock = _Clock(problem.network.device)
-        work = _WeightSpace(problem)
+        rows, parameters = problem.jacobian.shape  # the first look at J(x) computes its factors
         clock("factors")
-        rows, parameters = problem.jacobian.shape
         if (self.rank is None) == (self.rtol is None):
             raise ValueError(f"give LowRank either a rank or an rtol, got rank={self.rank}, rtol={self.rtol}")
         check_count(self.tail, "tail", 0)
         if self.rank is not None:
             check_rank(self.rank, rows, parameters)
-            head, width = work.grow(None, self.rank, self.svd, generator), None
+            head, width = _grow(problem, None, self.rank, self.svd, generator), None
         else:
-            head, width = self._grow_until_tight(work, generator)
+            head, width = self._grow_until_tight(problem, generator)
         clock("head")
-        c, draws = work.right_hand_sides(self.tail, generator)
-        solution = self.solver.solve(work.product, torch.cat([c, draws], dim=1), head.precondition, progress)
+        c, draws = _right_hand_sides(problem, self.tail, generator)
+        solution = self.solver.solve(problem.normal, torch.cat([c, draws], dim=1), head.precondition, progress)
         clock("solve")
         # A draw's predictor less what seeing only the head would have predicted: a martingale difference, so its covariance
         # is exactly what the upper bound is too large by, for any head however far from converged.
@@ -85,19 +84,19 @@ class LowRank:
             problem, head, head.explained(), solution.x[:, :1], tail, solution, width, self.solver, clock.seconds
         )
 
-    def _grow_until_tight(self, work: "_WeightSpace", generator: torch.Generator | None) -> tuple[Head, float]:
+    def _grow_until_tight(self, problem: Problem, generator: torch.Generator | None) -> tuple[Head, float]:
         assert self.rtol is not None
-        x = work.problem.x
+        x = problem.x
         if self.points is None:
             picks = torch.randperm(len(x), generator=generator)[:512]
             points = x[picks.to(x.device)]
         else:
-            points = work.problem.checked(self.points)
-        limit = min(self.max_rank, *work.problem.jacobian.shape)
+            points = problem.checked(self.points)
+        limit = min(self.max_rank, *problem.jacobian.shape)
         head, rank = None, min(32, limit)
         while True:
-            head = work.grow(head, rank, self.svd, generator)
-            width = _bracket_width(work.problem, head, points)
+            head = _grow(problem, head, rank, self.svd, generator)
+            width = _bracket_width(problem, head, points)
             if width <= self.rtol or rank == limit:
                 break
             rank = min(2 * rank, limit)
@@ -110,57 +109,50 @@ class LowRank:
         return head, width
 
 
-class _WeightSpace:
-    """The whitened problem as G = J̃ᵀJ̃ acting on weights."""
+def _grow(problem: Problem, head: Head | None, rank: int, svd: SVDMethod, generator: torch.Generator | None) -> Head:
+    """A head of `rank` directions; those already found are kept, and only new ones are looked for."""
+    rows, parameters = problem.jacobian.shape
+    device = problem.network.device
+    v = torch.zeros(parameters, 0, dtype=torch.float64, device=device) if head is None else head.v
+    image = v if head is None else head.image
+    extra = rank - v.shape[1]
+    if _kernel_side(problem):
+        kernel, left = problem.kernel, problem.whitened.matmat(v)
 
-    def __init__(self, problem: Problem):
-        self.problem = problem
-        self.weights = problem.noise_std.double().square().reciprocal()
-        self.trace = float((problem.jacobian.diag().double() * self.weights).sum())
+        def rest_of_kernel(u: Tensor) -> Tensor:
+            return kernel @ u - left @ (left.T @ u)
 
-    def product(self, v: Float[Tensor, "P S"]) -> Float[Tensor, "P S"]:
-        """G v, in the dtype of v."""
-        return self.problem.jacobian.normal(v, self.weights.to(v.dtype))
+        operator = Operator((rows, rows), rest_of_kernel, rest_of_kernel, torch.float64, device)
+        new = problem.whitened.rmatmat(svd(operator, extra, generator).u)
+    else:
+        steer = v.float()
 
-    def grow(self, head: Head | None, rank: int, svd: SVDMethod, generator: torch.Generator | None) -> Head:
-        """A head of `rank` directions; those already found are kept, and only new ones are looked for."""
-        rows, parameters = self.problem.jacobian.shape
-        device = self.problem.network.device
-        v = torch.zeros(parameters, 0, dtype=torch.float64, device=device) if head is None else head.v
-        image = v if head is None else head.image
-        extra = rank - v.shape[1]
-        # Kernel side: J̃J̃ᵀ written out costs N² numbers, and then 2N² operations a column instead of 4NP.
-        if rows <= parameters and 4 * 8 * rows**2 < free_bytes(device):
-            gram = self.problem.whitened.gram
-            assert gram is not None
-            kernel = gram().double()
-            left = self.problem.whitened.matmat(v)
-            found = svd(Operator(  # what the head has left over of J̃(I − VVᵀ)J̃ᵀ
-                (rows, rows), lambda u: kernel @ u - left @ (left.T @ u), lambda u: kernel @ u - left @ (left.T @ u),
-                torch.float64, device), extra, generator).u  # fmt: skip
-            new = self.problem.whitened.rmatmat(found)
-        else:
-            steer = v.float()
+        def rest_of_normal(z: Tensor) -> Tensor:
+            z = problem.normal(z - steer @ (steer.T @ z))
+            return z - steer @ (steer.T @ z)
 
-            def outside(z: Tensor) -> Tensor:
-                z = self.product(z - steer @ (steer.T @ z))
-                return z - steer @ (steer.T @ z)
+        operator = Operator((parameters, parameters), rest_of_normal, rest_of_normal, torch.float32, device)
+        with _tensor_cores():
+            new = svd(operator, extra, generator).v.double()
+    for _ in range(2):
+        new = torch.linalg.qr(new - v @ (v.T @ new)).Q
+    basis, images = torch.cat([v, new], dim=1), torch.cat([image, problem.normal(new)], dim=1)
+    return Head.of(problem.normal, basis, images, problem.trace, generator)
 
-            with _tensor_cores():
-                new = svd(Operator((parameters, parameters), outside, outside, torch.float32, device), extra, generator).v
-        new = new.double()
-        for _ in range(2):
-            new = torch.linalg.qr(new - v @ (v.T @ new)).Q
-        basis, images = torch.cat([v, new], dim=1), torch.cat([image, self.product(new)], dim=1)
-        return Head.of(self.product, basis, images, self.trace, generator)
 
-    def right_hand_sides(self, draws: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """J̃ᵀ r̃, and J̃ᵀ(J̃z + ε) for some standard normal z and ε."""
-        operator, r = self.problem.whitened, self.problem.whitened_residual.double()
-        z = operator.normal(operator.shape[1], draws, generator).double()
-        noise = operator.normal(operator.shape[0], draws, generator).double()
-        both = operator.rmatmat(torch.cat([r.unsqueeze(1), noise], dim=1))
-        return both[:, :1], (self.product(z) if draws else z) + both[:, 1:]
+def _kernel_side(problem: Problem) -> bool:
+    """Whether to look for the head with J̃J̃ᵀ written out: 2N² operations a column instead of 4NP, if N² numbers fit."""
+    rows, parameters = problem.jacobian.shape
+    return rows <= parameters and 4 * 8 * rows**2 < free_bytes(problem.network.device)
+
+
+def _right_hand_sides(problem: Problem, draws: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """J̃ᵀ r̃, and J̃ᵀ(J̃z + ε) for some standard normal z and ε."""
+    operator, r = problem.whitened, problem.whitened_residual.double()
+    z = operator.normal(operator.shape[1], draws, generator).double()
+    noise = operator.normal(operator.shape[0], draws, generator).double()
+    both = operator.rmatmat(torch.cat([r.unsqueeze(1), noise], dim=1))
+    return both[:, :1], (problem.normal(z) if draws else z) + both[:, 1:]
 
 
 def _bracket_width(problem: Problem, head: Head, points: Tensor) -> float:
@@ -242,10 +234,10 @@ class LowRankPosterior(Posterior):
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
         """Draws by one more solve. Cost: that of the mean with `count` right-hand sides; memory 6·P·count numbers."""
         check_count(count, "count", 1)
-        work, operator = _WeightSpace(self.problem), self.problem.whitened
+        operator = self.problem.whitened
         rows, parameters = operator.shape
         z = operator.normal(parameters, count, generator).double()
         noise = operator.normal(rows, count, generator).double()
         surprise = self.problem.whitened_residual.double().unsqueeze(1) - noise
-        c = operator.rmatmat(surprise) - work.product(z)
-        return FunctionSample(self.problem, z + self.solver.solve(work.product, c, self.head.precondition).x)
+        c = operator.rmatmat(surprise) - self.problem.normal(z)
+        return FunctionSample(self.problem, z + self.solver.solve(self.problem.normal, c, self.head.precondition).x)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ntkgp._checks import prior_scales
 from ntkgp._types import MeanFunction
 from ntkgp.covariance import CovarianceEstimate, CovariancePlan, TightCovariance, plan_covariance
 from ntkgp.linalg.svd import DenseSVD, SVDMethod
@@ -16,10 +17,15 @@ from ntkgp.trained import TrainedPosterior
 from ntkgp.training import Copies, TrainedWeights
 
 
-def anchor_penalty(network: nn.Module, anchor: nn.Module) -> Tensor:
+def anchor_penalty(network: nn.Module, anchor: nn.Module, prior_var: float | Mapping[str, float] = 1.0) -> Tensor:
     """‖θ − θ0‖² between a network in training and the module it started from; times β it is the paper's noise.
 
     Differentiable in the parameters of `network`; those of `anchor` are constants. Memory: one parameter at a time.
+
+    Args:
+        network: the copy in training.
+        anchor: the module it was copied from.
+        prior_var: prior variance of the displacement, as in :func:`fit`: each square is divided by it.
 
     Example:
         >>> import copy, torch
@@ -30,12 +36,13 @@ def anchor_penalty(network: nn.Module, anchor: nn.Module) -> Tensor:
         9.0
     """
     start = dict(anchor.named_parameters())
+    scales = prior_scales(prior_var, [name for name, p in start.items() if p.requires_grad])
     terms = []
     for name, p in network.named_parameters():
         if name not in start or start[name].shape != p.shape:
             raise ValueError(f"network is not a copy of anchor: parameter {name!r} is missing there or has another shape")
-        if start[name].requires_grad:
-            terms.append((p - start[name].detach()).square().sum())
+        if name in scales:
+            terms.append(((p - start[name].detach()) / scales[name]).square().sum())
     return torch.stack(terms).sum()
 
 
@@ -47,6 +54,14 @@ class TrainingPlan:
         targets: shifted targets t + f(x; θ0), (S, N) or (S, N, C) as y: first for the mean, then for the head, then the tail.
         weights: weight of each observation in the squared error, (N,) or (N, C); all 1 when the noise is one number.
         beta: the paper's β = σ²/N, the factor of :func:`anchor_penalty`.
+
+    Example:
+        >>> import torch, ntkgp
+        >>> net = ntkgp.mlp(1, width=32, generator=torch.Generator().manual_seed(0))
+        >>> x = torch.linspace(-1, 1, 6).unsqueeze(1)
+        >>> plan = plan_training(net, x, x[:, 0].sin(), noise_var=0.1, rank=2, tail=1)
+        >>> len(plan.targets), round(plan.beta, 4)  # 1 for the mean, 2 for the head, 1 for the tail
+        (4, 0.0167)
     """
 
     targets: Tensor
@@ -94,9 +109,9 @@ def plan_training(
 ) -> TrainingPlan:
     """The targets for a training loop of one's own; train a copy of the module on each, then ask for the posterior.
 
-    Each copy minimises ``(weights * (copy(x) − target)²).mean() + beta * anchor_penalty(copy, module)``; with a prior variance
-    a² other than 1 the penalty is to be divided by it. Other arguments as in :func:`fit` and :class:`TrainedNetworks`.
-    Cost: the partial SVD; memory that of `svd`.
+    Each copy minimises ``(weights * (copy(x).view_as(target) − target)²).sum() / N + beta * anchor_penalty(copy, module)``,
+    with the same `prior_var` in the penalty as here. Other arguments as in :func:`fit` and :class:`TrainedNetworks`. Cost: the
+    partial SVD; memory that of `svd`.
 
     Example:
         >>> import copy, torch, ntkgp

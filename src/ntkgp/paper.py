@@ -159,4 +159,4 @@ def query_posterior_covariance(trained: TrainedCovariance, x: Tensor) -> Float[T
     problem = trained.plan.problem
     x = problem.checked(x)
     parts = trained.plan.parts(trained.predictors(x).to(trained.plan.svd.s.dtype))
-    return problem.tangent.at(x).kernel() - parts.explained()
+    return (problem.tangent.at(x).kernel() - parts.explained()).to(problem.user_dtype)

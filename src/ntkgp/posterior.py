@@ -50,7 +50,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class FunctionSample:
-    """S functions drawn from a posterior: each a fixed weight vector of the linearised network, evaluable anywhere, again and again.
+    """S functions drawn from a posterior: fixed weights of the linearised network, evaluable anywhere, again and again.
 
     Call it on M points for values of shape (S, M) or (S, M, C); differentiable in them. Cost: 2·M·C·P·S operations.
     """

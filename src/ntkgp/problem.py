@@ -90,6 +90,26 @@ class Problem:
             gram=lambda: jacobian.kernel() / (std * std.T),
         )
 
+    @cached_property
+    def precision(self) -> Float[Tensor, "NC"]:
+        """1/σ² of each observation, in float64."""
+        return self.noise_std.double().square().reciprocal()
+
+    @cached_property
+    def trace(self) -> float:
+        """The trace of G = J̃ᵀJ̃, the squared Frobenius norm of the whitened Jacobian."""
+        return float((self.jacobian.diag().double() * self.precision).sum())
+
+    @cached_property
+    def kernel(self) -> Float[Tensor, "NC NC"]:
+        """K̃ = J̃J̃ᵀ, written out in float64."""
+        assert self.whitened.gram is not None
+        return self.whitened.gram().double()
+
+    def normal(self, v: Float[Tensor, "P S"]) -> Float[Tensor, "P S"]:
+        """G v = J̃ᵀJ̃ v in the dtype of v: one pass over the points, nothing of size N×S."""
+        return self.jacobian.normal(v, self.precision.to(v.dtype))
+
     def checked(self, x: Tensor) -> Tensor:
         """Query points, checked against the training points."""
         check_inputs(x, self.network.module)

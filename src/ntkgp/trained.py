@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ntkgp.covariance import CovarianceEstimate, CovarianceParts, CovariancePlan, TightCovariance, plan_covariance
 from ntkgp.exact import Exact
-from ntkgp.linalg.bracket import Bracket
+from ntkgp.linalg.head import Head
 from ntkgp.linalg.svd import DenseSVD, SVDMethod
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.predictors import Predictors, train_predictors
@@ -64,7 +64,7 @@ class TrainedPosterior(Posterior):
 
     plan: CovariancePlan
     predictors: Predictors
-    bracket: Bracket
+    bracket: Head
 
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
         """Mean and variance by 1 + K + T forward passes, and K Jacobian products for the bracket.
@@ -74,9 +74,9 @@ class TrainedPosterior(Posterior):
         problem, x = self.plan.problem, self.plan.problem.checked(x)
         mean, parts = self._evaluate(x)
         jacobian = problem.tangent.at(x)
-        prior, features = jacobian.diag(), jacobian.matmat(self.plan.svd.v)
-        lower = self.bracket.lower(features, prior)
-        upper = torch.maximum(prior - features.square() @ self.plan.bound_weights(), lower)
+        prior = jacobian.diag()
+        lower = self.bracket.lower(jacobian.matmat(self.bracket.v), prior)
+        upper = torch.maximum(prior - jacobian.matmat(self.plan.svd.v).square() @ self.plan.bound_weights(), lower)
         variance = torch.clamp(prior - parts.explained_diag(), lower, upper)
         noise = problem.noise_at(x, noise_var)
         return Prediction(

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.func import vmap
 from tqdm.auto import tqdm
 
+from ntkgp._checks import check_positive
 from ntkgp._types import NumericalWarning
 from ntkgp.tangent.functional import ParameterSpace, PureNetwork
 
@@ -142,6 +143,9 @@ class AcceleratedGD(Trainer):
     metric: bool = True
     dtype: torch.dtype = torch.float64
 
+    def __post_init__(self) -> None:
+        check_positive("AcceleratedGD", signal=self.signal, tol=self.tol, max_steps=self.max_steps)
+
     def train(self, task: TrainingTask, progress: bool = False) -> TrainedWeights:
         """Train all copies together; copies that have converged leave the batch."""
         start = time.perf_counter()
@@ -166,7 +170,7 @@ class AcceleratedGD(Trainer):
                 gradient.addmm_((gradient @ task.metric.v) * relief, task.metric.v.T, alpha=-1)
                 # Momentum starts over when the loss rises. A loss above that of θ0 means the step was too long for a network
                 # far from linear (large signals): back to θ0 with half the step.
-                lost = ~(loss <= 1.01 * anchor_loss)
+                lost = ~(loss <= 1.01 * anchor_loss) & (anchor_loss > 0)
                 restart = (loss > last) | lost
                 longer = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
                 factor = torch.where(restart, 0.0, (momentum - 1) / longer).unsqueeze(1)
@@ -235,6 +239,10 @@ class Adam(Trainer):
     max_steps: int = 100_000
     dtype: torch.dtype = torch.float32
 
+    def __post_init__(self) -> None:
+        rates = {"lr": self.lr, "covariance_lr": self.covariance_lr, "signal": self.signal}
+        check_positive("Adam", **rates, patience=self.patience, max_steps=self.max_steps)
+
     def train(self, task: TrainingTask, progress: bool = False) -> TrainedWeights:
         """Train all copies together, each with its own patience."""
         start = time.perf_counter()
@@ -270,6 +278,12 @@ class Adam(Trainer):
                     break
                 optimiser.step()
         stopped = since >= self.patience
+        if not bool(stopped.all()):
+            warnings.warn(
+                f"{int((~stopped).sum())} of {S} networks were still improving after {self.max_steps} steps; raise max_steps",
+                NumericalWarning,
+                stacklevel=2,
+            )
         return TrainedWeights(final, self.signal, steps.tolist(), stopped.tolist(), best.tolist(), record.losses,
                               time.perf_counter() - start)  # fmt: skip
 
@@ -299,7 +313,11 @@ def _evaluate(task: TrainingTask, deltas: Float[Tensor, "S P"]) -> tuple[Tensor,
         loss = errors + task.beta * _squares(deltas)
         gradient.add_(deltas, alpha=2 * task.beta)
         energy = (task.weights * task.targets * change).sum(dim=(1, 2)).clamp_min(0)
-        certificate = (_squares(gradient) * len(task.x) / (4 * task.beta * energy)).sqrt()
+        # A target that the network cannot follow (zero, or outside the range of J) has an answer of zero: accuracy is then
+        # relative to the target itself.
+        floor = 1e-6 * (task.weights * task.targets.square()).sum(dim=(1, 2))
+        excess = _squares(gradient) * len(task.x) / (4 * task.beta)
+        certificate = torch.where(excess > 0, (excess / torch.maximum(energy, floor)).sqrt(), 0.0)
     return loss, gradient, certificate.nan_to_num(nan=math.inf)
 
 

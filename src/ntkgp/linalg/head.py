@@ -1,7 +1,7 @@
 """The head: the top of the spectrum of G = AᵀA, found by products with G alone, and the certified bracket it gives.
 
-A is the whitened Jacobian (σ² = 1); all of this lives in weight space, so nothing grows with the number of points. With orthonormal
-V (P×K), VᵀGV = diag(λ) and the image B = GV, for any V however far from converged:
+A is the whitened Jacobian (σ² = 1); all of this lives in weight space, so nothing grows with the number of points. With
+orthonormal V (P×K), VᵀGV = diag(λ) and the image B = GV, for any V however far from converged:
 
 * upper: seeing only (AV)ᵀy leaves the covariance ``J′(I − B(BᵀB + λ)⁻¹Bᵀ)J′ᵀ``, which is ⪰ the posterior's;
 * lower: ``G ⪯ diag(λ + η, μ + b²/η)`` in the basis (V, V⊥), with b = ‖B − Vλ‖ the coupling, μ ≥ the norm of the rest, any

@@ -1,10 +1,15 @@
 """Rows of J(x) of any module, by `torch.func`: forward mode for J v, reverse mode for Jᵀ u, per-sample rows for kernels."""
 
+import threading
+
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import jacrev, jvp, vjp, vmap
 
 from ntkgp.tangent.functional import ParameterSpace, PureNetwork
+
+# torch counts the levels of forward-mode differentiation per process, not per thread: one thread at a time.
+_forward_mode = threading.RLock()
 
 
 class AutodiffRows:
@@ -24,10 +29,15 @@ class AutodiffRows:
         def column(tangent: dict[str, Tensor]) -> Tensor:
             return jvp(lambda params: self.network(params, self.x), (self._params,), (tangent,))[1].flatten()
 
-        return vmap(column)(tangents).T.to(v.dtype)
+        if len(v) == 0:  # vmap wants at least one column
+            return v.new_zeros(len(self.x) * self.outputs, 0)
+        with _forward_mode:
+            return vmap(column)(tangents).T.to(v.dtype)
 
     def accumulate(self, u: Float[Tensor, "nC S"], out: Float[Tensor, "S p"]) -> None:
         """Add Jᵀ u to `out`, all columns together."""
+        if len(out) == 0:
+            return
         pullback = vjp(lambda params: self.network(params, self.x), self._params)[1]
         (grads,) = vmap(pullback)(u.T.reshape(-1, len(self.x), self.outputs).to(self.network.dtype))
         out += self.space.join(self._scaled(grads))

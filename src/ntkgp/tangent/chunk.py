@@ -48,11 +48,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class Chunk:
-    """The rows of J at n points. For one position a sample and linear layers,
+    """The rows of J at n points.
 
-    J v = Σ_layers g · (V a),   Jᵀ u = Σ_layers (u g)ᵀ a,   J J′ᵀ = Σ_layers (g g′ᵀ) ∘ (a a′ᵀ):
-
-    no autodiff, every product a matrix product.
+    For linear layers on one position a sample J v = Σ_layers g · (V a), Jᵀ u = Σ_layers (u g)ᵀ a, and the kernel J J′ᵀ =
+    Σ_layers (g g′ᵀ) ∘ (a a′ᵀ): no autodiff, every product a matrix product.
     """
 
     factors: list[Factor]  # one per layer of the layout

@@ -168,10 +168,7 @@ class Outer(Factor):
             out += (g.reshape(n * C * T, o).T @ half).view(o, S, i).transpose(0, 1)
         else:
             u = u.view(n, C, S)
-            if C == 1:
-                half = u.view(n, 1, S, 1) * g.view(n, T, 1, o)
-            else:
-                half = torch.einsum("ncs,ncto->ntso", u, g)
+            half = u.view(n, 1, S, 1) * g.view(n, T, 1, o) if C == 1 else torch.einsum("ncs,ncto->ntso", u, g)
             out.view(S * o, i).addmm_(half.reshape(n * T, S * o).T, a.reshape(n * T, i))
 
     def dense(self) -> Float[Tensor, "nC p"]:
@@ -184,7 +181,7 @@ class Outer(Factor):
         """J J′ᵀ: two Gram matrices and a Hadamard product when each sample has one position."""
         assert isinstance(other, Outer)
         n, C, T, o = self.g.shape
-        m, T2, i = other.a.shape
+        m, T2 = other.a.shape[:2]
         if T == T2 == 1:
             gram = (self.g.reshape(n * C, o) @ other.g.reshape(m * C, o).T).view(n, C, m, C)
             return (gram * (self.a[:, 0] @ other.a[:, 0].T).view(n, 1, m, 1)).view(n * C, m * C)

@@ -9,7 +9,7 @@ from torch import Tensor
 from ntkgp.tangent.chunk import Chunk, Layout
 
 COLUMNS = 1024  # multiplied together: enough to keep matrix products busy
-TILE = 1024  # points of a kernel block
+TILE = 512  # points of a kernel block
 
 
 class Jacobian:
@@ -61,21 +61,23 @@ class Jacobian:
     def kernel(self, other: "Jacobian | None" = None) -> Float[Tensor, "NC MC"]:
         """J(x) J(x′)ᵀ, block against block; with x′ = x (`other` None) only half of the blocks are computed.
 
-        Cost: 2·N·M·Σ_layers(C²o + i) operations for linear layers; memory the result and three blocks of 1024 points.
+        Cost: 2·N·M·Σ_layers(C²o + i) operations for linear layers; memory the result and three blocks of 512 points.
         """
-        rows, columns = self._tiles(), None if other is None else other._tiles()
-        if columns is None:
-            first = rows[0].kernel(rows[0])
-            out = first.new_empty(self.shape[0], self.shape[0])
-            starts = _starts([tile.count * self.outputs for tile in rows])
-            for i, left in enumerate(rows):
-                for j, right in enumerate(rows[: i + 1]):
-                    block = left.kernel(right)
-                    out[starts[i], starts[j]] = block
-                    if i != j:
-                        out[starts[j], starts[i]] = block.T
-            return out
-        return torch.cat([torch.cat([left.kernel(right) for right in columns], dim=1) for left in rows])
+        left = self._tiles()
+        if other is not None:
+            right = other._tiles()
+            return torch.cat([torch.cat([mine.kernel(theirs) for theirs in right], dim=1) for mine in left])
+        rows = _consecutive([tile.count * self.outputs for tile in left])
+        out: Tensor | None = None
+        for i, mine in enumerate(left):
+            for j, theirs in enumerate(left[: i + 1]):
+                block = mine.kernel(theirs)
+                out = block.new_empty(self.shape[0], self.shape[0]) if out is None else out
+                out[rows[i], rows[j]] = block
+                if i != j:
+                    out[rows[j], rows[i]] = block.T
+        assert out is not None
+        return out
 
     def diag(self) -> Float[Tensor, "NC"]:
         """The diagonal of J(x) J(x)ᵀ, from the norms of the factors."""
@@ -109,7 +111,7 @@ def _split(chunk: Chunk, size: int) -> list[Chunk]:
     return [chunk.points(slice(start, min(start + size, chunk.count))) for start in range(0, chunk.count, size)]
 
 
-def _starts(sizes: list[int]) -> list[slice]:
+def _consecutive(sizes: list[int]) -> list[slice]:
     ends = torch.tensor(sizes).cumsum(0).tolist()
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 

@@ -48,8 +48,8 @@ class Layer(ABC):
 class MatrixLayer(Layer):
     """Layers that multiply by a matrix; the bias is the weight of one more input, always 1.
 
-    Wide matrices are padded by zeros to a multiple of eight columns: a bias that makes 512 columns 513 would slow a GPU's matrix
-    products down to a third.
+    Wide matrices are padded by zeros to a multiple of eight columns: a bias that makes 512 columns 513 would slow a GPU's
+    matrix products down to a third.
     """
 
     @property
@@ -110,10 +110,8 @@ class NormLayer(Layer):
         """The normalised input against the gradients, summed over positions."""
         plain = _normalised(module, x)
         g = torch.stack(gradients, dim=1)
-        if isinstance(module, nn.LayerNorm):
-            where = tuple(range(2, g.ndim - len(self.shape)))
-        else:
-            where = tuple(range(3, g.ndim))
+        # (n, C, positions…, features…) after layer norm, (n, C, channels, positions…) after the others.
+        where = tuple(range(2, g.ndim - len(self.shape))) if isinstance(module, nn.LayerNorm) else tuple(range(3, g.ndim))
         columns = [_sum(g * plain.unsqueeze(1), where).flatten(2) * self.weight_scale]
         if self.bias is not None:
             columns.append(_sum(g, where).flatten(2) * self.bias_scale)

@@ -48,7 +48,7 @@ class Tangent:
         """J(x); its factors are kept if they fit half of the free memory. Differentiable in x if x asks for gradients."""
         x = self.network.cast(x)
         per_point = self.chunk(x[:1].detach()).bytes_per_point
-        rows = max(1, min(len(x), int(working_bytes(x.device) // max(per_point, 1)), 16384))
+        rows = max(1, min(len(x), working_bytes(x.device) // (4 * max(per_point, 1)), 65536))
         parts = x.split(rows)
         if per_point * len(x) > free_bytes(x.device) / 2:
             return Jacobian(self.layout, lambda: map(self.chunk, parts), len(x), self.outputs)

@@ -1,0 +1,54 @@
+"""Jitter is announced, and hopeless matrices are refused."""
+
+import re
+import warnings
+
+import pytest
+import torch
+
+import ntkgp
+from ntkgp.linalg.cholesky import cholesky
+
+
+def test_no_jitter_where_none_is_needed():
+    b = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    matrix = torch.eye(6, dtype=torch.float64) + b @ b.T
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        factor = cholesky(matrix)
+    assert torch.equal(factor, factor.tril())
+    torch.testing.assert_close(factor @ factor.T, matrix, rtol=1e-14, atol=1e-14)
+
+
+def test_jitter_warns_with_the_amount_added():
+    # 1e18 beside the identity: rounding makes the all-ones kernel indefinite.
+    b = 1e9 * torch.rand(12, 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    matrix = torch.eye(12, dtype=torch.float64) + b @ b.T
+    matrix[1, 0] = matrix[0, 1] = matrix[0, 1] * (1 + 1e-15)
+    assert torch.linalg.cholesky_ex(matrix).info > 0
+    with pytest.warns(ntkgp.NumericalWarning) as caught:
+        factor = cholesky(matrix)
+    message = str(caught[0].message)
+    amount = re.search(r"beside this noise: (\S+) times the noise variance", message)
+    assert amount is not None
+    added = (factor @ factor.T - matrix).diagonal().mean()
+    assert float(amount.group(1)) == pytest.approx(float(added), rel=0.2)
+    assert "raise noise_var" in message
+
+
+@pytest.mark.parametrize(
+    "bad", [torch.diag(torch.tensor([1.0, -1.0])), torch.full((2, 2), torch.nan)], ids=["indefinite", "nan"]
+)
+def test_hopeless_matrices_raise(bad: torch.Tensor):
+    with pytest.raises(ValueError, match="expected a positive definite matrix"):
+        cholesky(bad.double())
+
+
+def test_noise_below_rounding_is_announced_by_fit():
+    """A kernel of 1e16 beside a noise variance of 1e-8, twelve times the same point."""
+    net = ntkgp.mlp(1, width=8, output_scale=1e8, generator=torch.Generator().manual_seed(0)).double()
+    x = torch.linspace(0.1, 1.0, 4).double().repeat(6).unsqueeze(1)
+    with pytest.warns(ntkgp.NumericalWarning, match="singular to working precision"):
+        p = ntkgp.fit(net, x, x[:, 0].sin(), noise_var=1e-8).predict(x)
+    assert bool(torch.isfinite(p.mean).all())
+    assert bool((p.variance >= 0).all())

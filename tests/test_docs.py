@@ -1,0 +1,70 @@
+"""Everything shown is run: docstrings, the README, the examples."""
+
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+import ntkgp
+
+ROOT = Path(__file__).parents[1]
+MODULES = ["ntkgp", *(info.name for info in pkgutil.walk_packages(ntkgp.__path__, "ntkgp."))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name: str):
+    with warnings.catch_warnings():  # an example may turn warnings into errors
+        failed = doctest.testmod(importlib.import_module(name)).failed
+    assert failed == 0
+
+
+@pytest.mark.parametrize("name", ntkgp.__all__)
+def test_public_names_have_a_docstring_with_an_example(name: str):
+    documented = getattr(ntkgp, name).__doc__ or ""
+    assert documented.strip()
+    if not (isinstance(getattr(ntkgp, name), type) and issubclass(getattr(ntkgp, name), Exception)):
+        assert "Example:" in documented
+        assert ">>> " in documented
+
+
+def test_public_names_are_listed_in_order():
+    assert ntkgp.__all__ == sorted(ntkgp.__all__)
+    assert [name for name in ntkgp.__all__ if not hasattr(ntkgp, name)] == []
+
+
+def test_the_readme_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its blocks are one session, read from top to bottom."""
+    monkeypatch.chdir(tmp_path)
+    assert BLOCKS
+    session: dict[str, object] = {}
+    for block in BLOCKS:
+        exec(compile(block, "README.md", "exec"), session)
+
+
+def test_the_readme_links_to_files_that_exist():
+    targets = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+def test_there_are_examples():
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.name)
+def test_examples_run(script: Path, tmp_path: Path):
+    environment = {**os.environ, "NTKGP_SMALL": "1", "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", str(script)],
+        capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()

@@ -1,0 +1,131 @@
+"""Exact() against the oracle on every problem."""
+
+import pytest
+import torch
+from oracle import error
+from problems import Case, by_name, every, reference
+
+import ntkgp
+from ntkgp.exact import ExactPosterior
+
+# Everything is computed in float64; float32 problems are answered in float32, so rounding the answer is all that is lost.
+BAR = {torch.float64: 1e-9, torch.float32: torch.finfo(torch.float32).eps}
+
+
+@every()
+def test_mean_variance_and_covariance_equal_the_oracle(case: Case):
+    truth, posterior = reference(case), case.fit()
+    p = posterior.predict(case.query)
+    assert p.mean.shape == p.variance.shape == (len(case.query), *case.y.shape[1:])
+    assert p.mean.dtype == p.variance.dtype == case.dtype
+    assert error(p.mean.flatten(), truth.mean) <= BAR[case.dtype]
+    assert error(p.variance.flatten(), truth.variance) <= BAR[case.dtype]
+    assert error(posterior.covariance(case.query), truth.covariance) <= BAR[case.dtype]
+
+
+@every()
+def test_every_single_variance_is_right(case: Case):
+    """Also the small ones, up to the rounding of the prior variance they are a difference from."""
+    truth, p = reference(case), case.fit().predict(case.query)
+    allowed = BAR[case.dtype] * truth.variance + 1e-12 * truth.prior.diagonal()
+    assert bool(((p.variance.flatten().double() - truth.variance).abs() <= allowed).all())
+    assert torch.equal(p.lower, p.variance)
+    assert torch.equal(p.upper, p.variance)
+
+
+@every()
+def test_log_marginal_likelihood(case: Case):
+    posterior = case.fit()
+    assert isinstance(posterior, ExactPosterior)
+    truth = reference(case)
+    rounding = max(1e-9, torch.finfo(torch.float64).eps * float(torch.linalg.cond(truth.noisy)))  # of rᵀA⁻¹r
+    assert posterior.log_marginal_likelihood == pytest.approx(truth.log_marginal_likelihood, rel=rounding)
+
+
+@every()
+def test_covariance_is_symmetric_positive_and_agrees_with_the_variance(case: Case):
+    posterior = case.fit()
+    covariance, prior = posterior.covariance(case.query).double(), float(reference(case).prior.diagonal().max())
+    rounding = 1e-12 * prior if case.dtype == torch.float64 else 1e-6 * prior
+    assert (covariance - covariance.T).abs().max() <= rounding
+    assert torch.linalg.eigvalsh(covariance).min() >= -rounding
+    assert (covariance.diagonal() - posterior.predict(case.query).variance.flatten().double()).abs().max() <= rounding
+
+
+def test_one_point_at_a_time_or_all_together():
+    case = by_name("transformer layer")
+    posterior = case.fit()
+    together = posterior.predict(case.query)
+    alone = [posterior.predict(point.unsqueeze(0)) for point in case.query]
+    assert error(torch.cat([p.mean for p in alone]), together.mean) <= 1e-12
+    assert error(torch.cat([p.variance for p in alone]), together.variance) <= 1e-12
+
+
+def test_queries_in_chunks(monkeypatch: pytest.MonkeyPatch):
+    import ntkgp.exact
+
+    case = by_name("two outputs")
+    posterior = case.fit()
+    whole = posterior.predict(case.query)
+    monkeypatch.setattr(ntkgp.exact, "rows_per_chunk", lambda *_, **__: 2)
+    parts = posterior.predict(case.query)
+    assert error(parts.mean, whole.mean) <= 1e-13
+    assert error(parts.variance, whole.variance) <= 1e-13
+
+
+def test_float32_arithmetic_on_request():
+    """Rounding is amplified by the condition number of K + σ²I, here about 5e4 / 1."""
+    case = by_name("float32")
+    noisy = ntkgp.fit(case.module(), case.x, case.y, noise_var=1.0, method=ntkgp.Exact(dtype=torch.float32))
+    exact = ntkgp.fit(case.module(), case.x, case.y, noise_var=1.0)
+    assert isinstance(noisy, ExactPosterior)
+    assert noisy.factor.dtype == torch.float32
+    condition = float(torch.linalg.cond(noisy.factor)) ** 2
+    assert condition < 1e4
+    a, b = noisy.predict(case.query), exact.predict(case.query)
+    assert error(a.mean, b.mean) <= condition * torch.finfo(torch.float32).eps
+    assert error(a.variance, b.variance) <= condition * torch.finfo(torch.float32).eps
+
+
+def test_noise_of_new_points():
+    case = by_name("two outputs")
+    posterior = case.fit()
+    p = posterior.predict(case.query)
+    assert p.noise_var is not None
+    assert torch.equal(p.noise_var, torch.full_like(p.mean, 0.01))
+    torch.testing.assert_close(p.total_std, (p.variance + 0.01).sqrt())
+    torch.testing.assert_close(p.std.square(), p.variance)
+    per_point = torch.linspace(1, 2, len(case.query)).double()
+    told = posterior.predict(case.query, noise_var=per_point)
+    torch.testing.assert_close(told.total_std, (p.variance + per_point.unsqueeze(1)).sqrt())
+    assert torch.equal(told.variance, p.variance)
+
+
+def test_noise_that_differs_from_point_to_point_is_not_guessed():
+    case = by_name("noise per output")
+    posterior = case.fit()
+    p = posterior.predict(case.query)
+    assert p.noise_var is None
+    with pytest.raises(ValueError, match="pass noise_var to predict"):
+        _ = p.total_std
+    assert posterior.predict(case.query, noise_var=0.25).total_std.shape == p.mean.shape
+
+
+def test_scalar_noise_is_the_same_as_that_noise_everywhere():
+    case = by_name("two outputs")
+    a = case.fit().predict(case.query)
+    for noise in (torch.full((12,), 0.01, dtype=torch.float64), torch.full((12, 2), 0.01, dtype=torch.float64)):
+        b = ntkgp.fit(case.module(), case.x, case.y, noise_var=noise).predict(case.query)
+        assert torch.equal(a.mean, b.mean)
+        assert torch.equal(a.variance, b.variance)
+
+
+def test_points_of_little_noise_count_more():
+    """A point with infinite patience is as good as absent; one with hardly any noise is interpolated."""
+    case = by_name("paper mlp")
+    noise = torch.full((12,), 0.01).double()
+    noise[0], noise[1] = 1e12, 1e-8
+    p = ntkgp.fit(case.module(), case.x, case.y, noise_var=noise).predict(case.x)
+    without = ntkgp.fit(case.module(), case.x[1:], case.y[1:], noise_var=noise[1:]).predict(case.x)
+    assert error(p.mean, without.mean) <= 1e-9
+    assert abs(float(p.mean[1] - case.y[1])) <= 1e-7

@@ -1,0 +1,85 @@
+"""Imports go one way, and importing the library is cheap."""
+
+import ast
+import graphlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCES = {
+    ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "src" / "ntkgp").rglob("*.py"))
+}
+
+
+def layers() -> list[set[str]]:
+    """The contract of pyproject.toml, highest layer first; siblings of a layer may not import each other."""
+    listed = re.search(r"^layers = (\[.*?^\])", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert listed is not None
+    return [{name.strip() for name in layer.split("|")} for layer in ast.literal_eval(listed.group(1))]
+
+
+def imports_of(name: str) -> set[str]:
+    """Modules of the library that a module imports, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(SOURCES[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} has a relative import"
+            assert node.module is not None
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return {module for module in found if module in SOURCES and module != "ntkgp"}
+
+
+def layer_of(name: str) -> tuple[int, str] | None:
+    """The place of a module in the contract: the layer's number, and the entry it belongs to."""
+    places = [
+        (k, entry) for k, layer in enumerate(layers()) for entry in layer if name == entry or name.startswith(entry + ".")
+    ]
+    return places[0] if places else None
+
+
+def test_every_layer_exists():
+    assert [entry for layer in layers() for entry in layer if entry not in SOURCES] == []
+
+
+def test_imports_go_down_the_layers():
+    upward = []
+    for name in SOURCES:
+        here = layer_of(name)
+        if here is None:
+            continue
+        for imported in imports_of(name):
+            there = layer_of(imported)
+            if there is None or (there != here and there[0] <= here[0]):
+                upward.append(f"{name} imports {imported}")
+    assert upward == []
+
+
+def test_what_is_in_no_layer_is_the_front_page():
+    assert [name for name in SOURCES if layer_of(name) is None] == ["ntkgp"]
+
+
+def test_no_module_imports_itself_by_a_detour():
+    graph = {name: imports_of(name) for name in SOURCES}
+    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(SOURCES)
+
+
+def test_no_import_is_hidden_in_a_function():
+    """Except at the rim, where an optional dependency may be asked for late."""
+    hidden = []
+    for name, path in SOURCES.items():
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(function, ast.FunctionDef):
+                inner = [node for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom)]
+                hidden += [f"{name}.{function.name}" for node in inner if "ntkgp" in ast.unparse(node)]
+    assert hidden == []
+
+
+def test_the_library_does_not_import_its_extras():
+    code = "import sys, ntkgp; print([m for m in ('matplotlib', 'typer', 'rich', 'scipy', 'sklearn') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
