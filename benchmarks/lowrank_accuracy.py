@@ -1,6 +1,6 @@
 """`LowRank` against `Exact` in float64 at N = 4000 and P > 60,000: the mean, the bracket, and the variance at full rank.
 
-    python -m benchmarks.lowrank_accuracy [--device cuda]
+python -m benchmarks.lowrank_accuracy [--device cuda]
 """
 
 import argparse

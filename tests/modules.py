@@ -93,10 +93,10 @@ class Encoder(nn.Module):
 class Positions(nn.Module):
     """Linear layers applied to every position of a sequence; time_first swaps the first two axes inside."""
 
-    def __init__(self, width: int, time_first: bool = False):
+    def __init__(self, in_features: int, width: int, time_first: bool = False):
         super().__init__()
         self.time_first = time_first
-        self.body = nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 2))
+        self.body = nn.Sequential(nn.Linear(in_features, width), nn.Tanh(), nn.Linear(width, 2))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.body(x.transpose(0, 1)).mean(dim=0) if self.time_first else self.body(x).mean(dim=1)

@@ -99,8 +99,10 @@ def _tokens_case(name: str, build: Callable[[], nn.Module], C: int | None = None
     return _case(name, build, x=_tokens(10), y=_normal(10) if C is None else _normal(10, C), query=_tokens(8, seed=1))
 
 
-def _sequence_case(name: str, build: Callable[[], nn.Module]) -> Case:
-    return _case(name, build, x=_normal(6, 3, 3), y=_normal(6, 2), query=_normal(5, 3, 3, seed=1))
+def _sequence_case(name: str, width: int, shape: tuple[int, int] = (3, 3), time_first: bool = False) -> Case:
+    """Sequences of shape (length, features). Layers much wider than long take another road through the kernel."""
+    build = partial(modules.Positions, shape[1], width, time_first)
+    return _case(name, build, x=_normal(6, *shape), y=_normal(6, 2), query=_normal(5, *shape, seed=1))
 
 
 _repeated = _normal(12, 2)[[0, 0, 0, 1, 2, 3, 3, 4, 5, 5, 6, 7]]
@@ -139,9 +141,9 @@ CASES = [
     _tokens_case("attention", modules.Attention),
     _tokens_case("transformer layer", modules.Encoder, C=2),
     _tokens_case("tied embedding", modules.TiedEmbedding, C=2),
-    _sequence_case("narrow sequence layer", partial(modules.Positions, 2)),
-    _sequence_case("wide sequence layer", partial(modules.Positions, 64)),
-    _sequence_case("time-first sequences", partial(modules.Positions, 4, time_first=True)),
+    _sequence_case("narrow sequence layer", width=2),
+    _sequence_case("wide sequence layer", width=40, shape=(2, 15)),
+    _sequence_case("time-first sequences", width=4, time_first=True),
 ]  # fmt: skip
 
 

@@ -3,11 +3,11 @@
 import oracle
 import pytest
 import torch
+from ntkgp.linalg.bracket import Bracket
 from problems import CASES, Case, every, reference
 from torch import Tensor
 
 import ntkgp
-from ntkgp.linalg.bracket import Bracket
 from ntkgp.linalg.operator import Operator
 from ntkgp.linalg.svd import PartialSVD
 

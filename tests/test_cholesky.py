@@ -52,3 +52,13 @@ def test_noise_below_rounding_is_announced_by_fit():
         p = ntkgp.fit(net, x, x[:, 0].sin(), noise_var=1e-8).predict(x)
     assert bool(torch.isfinite(p.mean).all())
     assert bool((p.variance >= 0).all())
+
+
+def test_the_least_jitter_that_helps_is_taken():
+    """An eigenvalue of −2e-3 beside one of 1e10, whose rounding is 2.2e-6: a thousand times that is needed, and no more."""
+    q = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)).Q
+    matrix = q * torch.tensor([1e10, 5.0, 3.0, 1.0, -2e-3]).double() @ q.T
+    matrix = (matrix + matrix.T) / 2
+    with pytest.warns(ntkgp.NumericalWarning, match=r"2\.2e-03 times the noise variance"):
+        factor = cholesky(matrix)
+    assert torch.linalg.matrix_norm(factor @ factor.T - matrix, 2) == pytest.approx(2.2e-3, rel=0.05)

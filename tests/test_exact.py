@@ -129,3 +129,16 @@ def test_points_of_little_noise_count_more():
     without = ntkgp.fit(case.module(), case.x[1:], case.y[1:], noise_var=noise[1:]).predict(case.x)
     assert error(p.mean, without.mean) <= 1e-9
     assert abs(float(p.mean[1] - case.y[1])) <= 1e-7
+
+
+def test_rounding_makes_no_variance_negative():
+    """At noise far below rounding the variance on the data is a difference of equal numbers."""
+    case = by_name("paper mlp")
+    posterior = ntkgp.fit(case.module(), case.x, case.y, noise_var=1e-20)
+    variance = posterior.predict(case.x).variance
+    assert bool((variance >= 0).all())
+    assert variance.max() <= 1e-12 * float(reference(case).prior.diagonal().max())
+    assert isinstance(posterior, ExactPosterior)
+    cross = posterior.problem.jacobian.kernel() / posterior.problem.noise_std
+    explained = torch.linalg.solve_triangular(posterior.factor, cross.T, upper=False).square().sum(dim=0)
+    assert (posterior.problem.jacobian.diag() - explained).min() < 0  # there was something to clip

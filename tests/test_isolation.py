@@ -131,7 +131,7 @@ def test_a_module_as_prior_mean_is_left_alone(trainer: ntkgp.AcceleratedGD | ntk
 def test_eight_threads_get_what_one_gets(method: str, name: str):
     case = by_name(name)
     posterior = fit(case, method, case.module(), case.x, case.y)
-    points = [case.query[k % 4 :] for k in range(12)]
+    points = [case.query[k % 4 :] for k in range(8)]
     serial = [answers(posterior, x) for x in points]
     # Worker threads start with torch's own number of threads, which splits sums in another way.
     with ThreadPoolExecutor(8, initializer=torch.set_num_threads, initargs=(1,)) as pool:

@@ -7,6 +7,7 @@ import modules
 import oracle
 import pytest
 import torch
+from ntkgp.tangent.factored import FactoredJacobian
 from oracle import error
 from problems import NETWORKS, Case, by_name, every
 from torch import Tensor, nn
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 import ntkgp
 from ntkgp._checks import prior_scales
 from ntkgp.tangent.autodiff import AutodiffJacobian
-from ntkgp.tangent.factored import FactoredJacobian
 from ntkgp.tangent.functional import ParameterSpace, PureNetwork
 from ntkgp.tangent.tangent import BlockJacobian, Tangent
 

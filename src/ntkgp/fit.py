@@ -1,11 +1,13 @@
 """The front door."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
+from ntkgp._checks import check_module
 from ntkgp._types import MeanFunction
+from ntkgp.batches import Batches
 from ntkgp.exact import Exact
 from ntkgp.lowrank import LowRank
 from ntkgp.posterior import Posterior
@@ -17,8 +19,8 @@ Method = Exact | LowRank | TrainedNetworks
 
 def fit(
     module: nn.Module,
-    x: Tensor,
-    y: Tensor,
+    x: Tensor | Iterable[tuple[Tensor, Tensor]],
+    y: Tensor | None = None,
     *,
     noise_var: float | Tensor,
     method: Method | None = None,
@@ -33,10 +35,11 @@ def fit(
 
     Args:
         module: any ``nn.Module`` that maps (N, ...) to (N,) or (N, C), deterministic and row by row.
-        x: training points, (N, ...).
-        y: training targets, (N,) or (N, C); answers come in the same shape and dtype.
+        x: training points, (N, ...); or a re-iterable of (x, y) batches, such as a DataLoader, for data that does not fit.
+        y: training targets, (N,) or (N, C); answers come in the same shape and dtype. None when x gives batches.
         noise_var: variance of the observation noise: a number, one per point (N,), or one per point and output (N, C).
-        method: :class:`Exact` (the default) or :class:`TrainedNetworks`.
+        method: :class:`Exact`, :class:`LowRank` or :class:`TrainedNetworks`; None takes the first while N·C is small
+            (8,000; 30,000 on a GPU) and ``LowRank(rank=256, tail=16)`` beyond.
         prior_mean: None for zero (the paper's shifted targets), a function of x, or :func:`network_mean` for f(x; θ0).
         prior_var: prior variance of the weights' displacement: a number, or one per module name.
         generator: source of randomness of methods that need it; the global one when None.
@@ -51,12 +54,36 @@ def fit(
         >>> bool(p.std[0] < 0.2 and p.std[1] > 5)  # sure among the data, unsure away from it
         True
     """
-    method = Exact() if method is None else method
+    check_module(module)
+    data = as_data(module, x, y)
+    method = choose_method(module, data, y) if method is None else method
     if not isinstance(method, Method):
-        raise TypeError(
-            f"method must be Exact(...), LowRank(...) or TrainedNetworks(...), got {method!r}; did you forget the parentheses?"
-        )
-    problem = pose(module, x, y, noise_var=noise_var, prior_mean=prior_mean, prior_var=prior_var, dtype=method.dtype)
+        raise TypeError(f"method must be Exact(...), LowRank(...) or TrainedNetworks(...), got {method!r}; add parentheses?")
+    if isinstance(data, Batches) and not isinstance(method, LowRank):
+        data, y = data.joined()  # these need all points at once
+    problem = pose(module, data, y, noise_var=noise_var, prior_mean=prior_mean, prior_var=prior_var, dtype=method.dtype)
     if isinstance(method, Exact):
         return method.fit(problem)
     return method.fit(problem, generator, progress)
+
+
+def as_data(module: nn.Module, x: Tensor | Iterable[tuple[Tensor, Tensor]], y: Tensor | None) -> Tensor | Batches:
+    """X as it is, or as checked batches when it is not a tensor."""
+    if isinstance(x, Tensor):
+        if y is None:
+            raise ValueError("y is missing; pass the targets, or x as an iterable of (x, y) batches")
+        return x
+    if y is not None or not isinstance(x, Iterable):
+        kind = type(x).__name__
+        raise TypeError(f"x must be a torch.Tensor, got {kind}; use torch.as_tensor(x), or pass (x, y) batches and no y")
+    return Batches(x, next(module.parameters()).device)
+
+
+def choose_method(module: nn.Module, data: Tensor | Batches, y: Tensor | None) -> Method:
+    """`Exact` while a dense factorisation takes seconds (two N·C × N·C matrices of float64), `LowRank` beyond."""
+    if isinstance(data, Batches):
+        rows = sum(batch.numel() for _, batch in data)
+    else:
+        rows = y.numel() if isinstance(y, Tensor) else len(data)
+    limit = 30_000 if next(module.parameters()).device.type == "cuda" else 8_000
+    return Exact() if rows <= limit else LowRank(rank=256, tail=16)

@@ -36,7 +36,7 @@ def anchor_penalty(network: nn.Module, anchor: nn.Module, prior_var: float | Map
         9.0
     """
     start = dict(anchor.named_parameters())
-    scales = prior_scales(prior_var, [name for name, p in start.items() if p.requires_grad])
+    scales = prior_scales(prior_var, [name for name, p in network.named_parameters() if p.requires_grad])
     terms = []
     for name, p in network.named_parameters():
         if name not in start or start[name].shape != p.shape:
@@ -54,6 +54,14 @@ class TrainingPlan:
         targets: shifted targets t + f(x; θ0), (S, N) or (S, N, C) as y: first for the mean, then for the head, then the tail.
         weights: weight of each observation in the squared error, (N,) or (N, C); all 1 when the noise is one number.
         beta: the paper's β = σ²/N, the factor of :func:`anchor_penalty`.
+
+    Example:
+        >>> import torch, ntkgp
+        >>> net = ntkgp.mlp(1, width=32, generator=torch.Generator().manual_seed(0))
+        >>> x = torch.linspace(-1, 1, 6).unsqueeze(1)
+        >>> plan = plan_training(net, x, x[:, 0].sin(), noise_var=0.1, rank=2, tail=1)
+        >>> len(plan.targets), round(plan.beta, 4)  # 1 for the mean, 2 for the head, 1 for the tail
+        (4, 0.0167)
 
     Example:
         >>> import torch, ntkgp

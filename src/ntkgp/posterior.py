@@ -53,6 +53,14 @@ class FunctionSample:
     """S functions drawn from a posterior: fixed weights of the linearised network, evaluable anywhere, again and again.
 
     Call it on M points for values of shape (S, M) or (S, M, C); differentiable in them. Cost: 2·M·C·P·S operations.
+
+    Example:
+        >>> import torch, ntkgp
+        >>> net = ntkgp.mlp(1, width=16, generator=torch.Generator().manual_seed(0))
+        >>> x = torch.linspace(-1, 1, 6).unsqueeze(1)
+        >>> f = ntkgp.fit(net, x, x[:, 0].sin(), noise_var=0.1).sample(3)
+        >>> f(x).shape, bool((f(x) == f(x)).all())
+        (torch.Size([3, 6]), True)
     """
 
     problem: Problem
@@ -67,7 +75,16 @@ class FunctionSample:
 
 
 class Posterior(ABC):
-    """The Gaussian-process posterior of a network: fitted once, queried many times, never changed."""
+    """The Gaussian-process posterior of a network: fitted once, queried many times, never changed.
+
+    Example:
+        >>> import torch, ntkgp
+        >>> net = ntkgp.mlp(1, width=16, generator=torch.Generator().manual_seed(0))
+        >>> x = torch.linspace(-1, 1, 6).unsqueeze(1)
+        >>> posterior = ntkgp.fit(net, x, x[:, 0].sin(), noise_var=0.1)
+        >>> posterior.predict(x).mean.shape, posterior.covariance(x).shape
+        (torch.Size([6]), torch.Size([6, 6]))
+    """
 
     @abstractmethod
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ntkgp._checks import check_inputs, check_module, check_noise, check_outputs, check_targets, prior_scales
 from ntkgp._types import MeanFunction
+from ntkgp.batches import Batches
 from ntkgp.linalg.operator import Operator
 from ntkgp.tangent.functional import PureNetwork
 from ntkgp.tangent.jacobian import Jacobian
@@ -46,6 +47,12 @@ class Problem:
     scalar_noise: float | None
     vector_output: bool
     user_dtype: torch.dtype
+    batches: Batches | None = None  # the points, where they do not fit in memory; x is then the first batch
+
+    @property
+    def points(self) -> int:
+        """N."""
+        return len(self.noise_std) // self.outputs
 
     @property
     def outputs(self) -> int:
@@ -55,7 +62,10 @@ class Problem:
     @cached_property
     def jacobian(self) -> Jacobian:
         """J(x) at the training points, its layer factors kept."""
-        return self.tangent.at(self.x)
+        if self.batches is None:
+            return self.tangent.at(self.x)
+        batches = self.batches
+        return self.tangent.over(lambda: (x for x, _ in batches), self.points)
 
     @property
     def whitened_residual(self) -> Float[Tensor, "NC"]:
@@ -70,7 +80,7 @@ class Problem:
     @property
     def beta(self) -> float:
         """The paper's β = σ²/N."""
-        return self.noise_scale**2 / len(self.x)
+        return self.noise_scale**2 / self.points
 
     @property
     def loss_weights(self) -> Float[Tensor, "N C"]:
@@ -134,7 +144,7 @@ class Problem:
 
 def pose(
     module: nn.Module,
-    x: Tensor,
+    x: Tensor | Batches,
     y: Tensor | None,
     *,
     noise_var: float | Tensor,
@@ -143,26 +153,34 @@ def pose(
     dtype: torch.dtype | None = None,
 ) -> Problem:
     """Check what the user passed and pose it as a :class:`Problem`; y = None poses zero targets (covariance only)."""
-    network, outputs = open_network(module, x, dtype)
-    if y is None:
-        y = torch.zeros(len(x), outputs, dtype=network.dtype, device=network.device)
-    check_targets(y, x, outputs)
-    noise = check_noise(noise_var, (len(x), outputs)).to(network.device)
-    tangent = Tangent(network, x, outputs, prior_scales(prior_var, list(network.anchor)))
+    first = next(iter(x))[0] if isinstance(x, Batches) else x
+    network, outputs = open_network(module, first, dtype)
     mean = _mean_function(prior_mean, network, outputs)
-    x = x.detach().clone()  # what the user does to x later must not reach the posterior
-    m = _evaluate_mean(mean, x, outputs, network.dtype)
+    if isinstance(x, Batches):
+        parts = [(part_y, _residual(mean, part_x, part_y, outputs, network.dtype))
+                 for part_x, part_y in x.checked(network.module, outputs)]  # fmt: skip
+        like, residual = parts[0][0], torch.cat([r for _, r in parts])
+    else:
+        like = torch.zeros(len(x), outputs, dtype=network.dtype, device=network.device) if y is None else y
+        check_targets(like, x, outputs)
+        residual = _residual(mean, x, like, outputs, network.dtype)
+    noise = check_noise(noise_var, (len(residual) // outputs, outputs)).to(network.device)
     return Problem(
         network=network,
-        tangent=tangent,
-        x=x,
-        residual=(y.detach().reshape(len(x), outputs).to(network.dtype) - m).flatten(),
+        tangent=Tangent(network, first, outputs, prior_scales(prior_var, list(network.anchor))),
+        x=first.detach().clone(),  # what the user does to x later must not reach the posterior
+        residual=residual,
         noise_std=noise.to(network.dtype).sqrt().flatten(),
         prior_mean=mean,
         scalar_noise=float(noise[0, 0]) if torch.as_tensor(noise_var).ndim == 0 else None,
-        vector_output=y.ndim == 1,
-        user_dtype=y.dtype,
+        vector_output=like.ndim == 1,
+        user_dtype=like.dtype,
+        batches=x if isinstance(x, Batches) else None,
     )
+
+
+def _residual(mean: MeanFunction, x: Tensor, y: Tensor, outputs: int, dtype: torch.dtype) -> Float[Tensor, "NC"]:
+    return (y.detach().reshape(len(x), outputs).to(dtype) - _evaluate_mean(mean, x.detach(), outputs, dtype)).flatten()
 
 
 def open_network(module: nn.Module, x: Tensor, dtype: torch.dtype | None = None) -> tuple[PureNetwork, int]:

@@ -19,7 +19,15 @@ from ntkgp.linalg.operator import Operator
 
 @dataclass(frozen=True)
 class PartialSVD:
-    """The K largest singular triplets, A ≈ U diag(s) Vᵀ, and how good they are."""
+    """The K largest singular triplets, A ≈ U diag(s) Vᵀ, and how good they are.
+
+    Example:
+        >>> import torch
+        >>> from ntkgp.linalg.operator import Operator
+        >>> svd = DenseSVD()(Operator.of(torch.diag(torch.tensor([3.0, 2.0, 1.0]))), rank=2)
+        >>> svd.rank, svd.u.shape, svd.converged
+        (2, torch.Size([3, 2]), True)
+    """
 
     u: Float[Tensor, "n K"]
     s: Float[Tensor, "K"]

@@ -1,5 +1,7 @@
 """The tangent of a network at θ0: J(x) at any x, by layer factors where they are known and by autodiff elsewhere."""
 
+from collections.abc import Callable, Iterator
+
 import torch
 from torch import Tensor
 
@@ -44,6 +46,34 @@ class Tangent:
         """The flat order of the parameters."""
         return self.layout.space
 
+    def over(self, batches: Callable[[], Iterator[Tensor]], points: int) -> Jacobian:
+        """J over all points of some batches.
+
+        The factors are kept if they fit half of the free memory; if not, each product goes through the batches again.
+        """
+        keep: list[Chunk] | None = None
+
+        def chunks() -> Iterator[Chunk]:
+            nonlocal keep
+            if keep is not None:
+                yield from keep
+                return
+            found: list[Chunk] = []
+            seen, fits = 0, True
+            for x in batches():
+                chunk = self.chunk(self.network.cast(x))
+                seen, fits = (
+                    seen + chunk.count,
+                    fits and 2 * chunk.bytes_per_point * points < free_bytes(x.device) + _held(found),
+                )
+                found = [*found, chunk] if fits else []
+                yield chunk
+            if seen != points:
+                raise ValueError(f"x gave {seen} points in this pass and {points} in the first; batches must stay the same")
+            keep = found if fits else None
+
+        return Jacobian(self.layout, chunks, points, self.outputs)
+
     def at(self, x: Tensor) -> Jacobian:
         """J(x); its factors are kept if they fit half of the free memory. Differentiable in x if x asks for gradients."""
         x = self.network.cast(x)
@@ -62,6 +92,10 @@ class Tangent:
         if self.layout.slow.size:
             others = AutodiffRows(self.network, self.layout.slow, self.scales, x, self.outputs)
         return Chunk([found[layer] for layer in self.layout.layers], others, len(x))
+
+
+def _held(chunks: list[Chunk]) -> int:
+    return sum(chunk.bytes_per_point * chunk.count for chunk in chunks)
 
 
 def _wrong_factors(factors: LayerFactors, scales: dict[str, float], x: Tensor, outputs: int) -> set[str]:
