@@ -144,3 +144,37 @@ def frozen() -> nn.Module:
     module[2].get_parameter("weight").requires_grad_(False)
     module[4].get_parameter("bias").requires_grad_(False)
     return module
+
+
+def strided_cnn() -> nn.Module:
+    """More patches than weights in one convolution, fewer in the other; batch norm with statistics of its own."""
+    norm = nn.BatchNorm2d(3)
+    with torch.no_grad():
+        norm.get_buffer("running_mean").copy_(torch.tensor([0.3, -0.2, 0.1]))
+        norm.get_buffer("running_var").copy_(torch.tensor([0.5, 1.5, 2.0]))
+    first, second = nn.Conv2d(1, 3, 3, stride=2, padding=1), nn.Conv2d(3, 12, 3, padding="same", dilation=2)
+    return nn.Sequential(first, norm, nn.ReLU(inplace=True), second, nn.Tanh(), nn.Flatten(), nn.Linear(192, 2)).eval()
+
+
+def circular() -> nn.Module:
+    conv = nn.Conv1d(2, 3, 3, dilation=2, padding=2, padding_mode="circular")
+    return nn.Sequential(conv, nn.Tanh(), nn.Flatten(), nn.Linear(27, 2))
+
+
+def group_norm() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 4, 1), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(64, 2))
+
+
+def grouped() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Tanh(), nn.Flatten(), nn.Linear(16, 2))
+
+
+class PaddedEmbedding(nn.Module):
+    """An embedding with a padding row, which is never trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(7, 4, padding_idx=0), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.embedding(x)).sum(dim=1))

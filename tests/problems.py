@@ -99,6 +99,10 @@ def _tokens_case(name: str, build: Callable[[], nn.Module], C: int | None = None
     return _case(name, build, x=_tokens(10), y=_normal(10) if C is None else _normal(10, C), query=_tokens(8, seed=1))
 
 
+def _image_case(name: str, build: Callable[[], nn.Module], shape: tuple[int, ...]) -> Case:
+    return _case(name, build, x=_normal(6, *shape), y=_normal(6, 2), query=_normal(5, *shape, seed=1))
+
+
 def _sequence_case(name: str, width: int, shape: tuple[int, int] = (3, 3), time_first: bool = False) -> Case:
     """Sequences of shape (length, features). Layers much wider than long take another road through the kernel."""
     build = partial(modules.Positions, shape[1], width, time_first)
@@ -138,6 +142,11 @@ CASES = [
     _case("network as prior mean", _mlp, prior_mean=ntkgp.network_mean),
     _case("function as prior mean", _mlp, prior_mean=lambda x: x.square().sum(dim=1)),
     _case("cnn", modules.cnn, x=_normal(6, 1, 6, 6), y=_normal(6, 2), query=_normal(5, 1, 6, 6, seed=1)),
+    _image_case("strided cnn", modules.strided_cnn, (1, 8, 8)),
+    _image_case("circular conv1d", modules.circular, (2, 9)),
+    _image_case("group norm", modules.group_norm, (2, 4, 4)),
+    _image_case("grouped convolution", modules.grouped, (2, 4, 4)),
+    _tokens_case("padded embedding", modules.PaddedEmbedding, C=2),
     _tokens_case("attention", modules.Attention),
     _tokens_case("transformer layer", modules.Encoder, C=2),
     _tokens_case("tied embedding", modules.TiedEmbedding, C=2),

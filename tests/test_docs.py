@@ -36,11 +36,6 @@ def test_public_names_have_a_docstring_with_an_example(name: str):
         assert ">>> " in documented
 
 
-def test_public_names_are_listed_in_order():
-    assert ntkgp.__all__ == sorted(ntkgp.__all__)
-    assert [name for name in ntkgp.__all__ if not hasattr(ntkgp, name)] == []
-
-
 def test_the_readme_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Its blocks are one session, read from top to bottom."""
     monkeypatch.chdir(tmp_path)

@@ -117,6 +117,7 @@ def test_overwriting_x_between_plan_and_posterior(name: str):
     assert torch.equal(again.posterior([module] * 3).predict(case.query).lower, expected)
 
 
+@pytest.mark.filterwarnings("ignore:.*networks stopped after 5 steps")
 @pytest.mark.parametrize("trainer", [ntkgp.AcceleratedGD(), ntkgp.Adam(lr=1e-2, max_steps=5)], ids=["accelerated", "adam"])
 def test_a_module_as_prior_mean_is_left_alone(trainer: ntkgp.AcceleratedGD | ntkgp.Adam):
     case, mean = by_name("paper mlp"), modules.standard().double()

@@ -7,16 +7,14 @@ import modules
 import oracle
 import pytest
 import torch
-from ntkgp.tangent.factored import FactoredJacobian
 from oracle import error
 from problems import NETWORKS, Case, by_name, every
 from torch import Tensor, nn
 
 import ntkgp
 from ntkgp._checks import prior_scales
-from ntkgp.tangent.autodiff import AutodiffJacobian
 from ntkgp.tangent.functional import ParameterSpace, PureNetwork
-from ntkgp.tangent.tangent import BlockJacobian, Tangent
+from ntkgp.tangent.tangent import Tangent
 
 BAR = {torch.float64: 1e-12, torch.float32: 1e-5}
 each_dtype = pytest.mark.parametrize("dtype", list(BAR), ids=["float64", "float32"])
@@ -89,32 +87,32 @@ def test_products_are_adjoint(case: Case, factored: bool):
     assert error(left, right) <= 1e-12
 
 
-def blocks(module: nn.Module, x: Tensor, outputs: int) -> dict[type, int]:
-    """How many parameters each kind of block owns."""
-    jacobian = Tangent(PureNetwork(module), x, outputs).at(x)
-    assert isinstance(jacobian, BlockJacobian)
-    return {type(block): block.shape[1] for block in jacobian.blocks}
+def left_to_autodiff(case: Case) -> set[str]:
+    """Parameters without factors."""
+    return set(Tangent(PureNetwork(case.module()), case.x, case.outputs).layout.slow.shapes)
 
 
 LINEAR = ["paper mlp", "two outputs", "standard parametrisation", "in-place activations", "layer used twice"]
+OTHERS = ["cnn", "strided cnn", "circular conv1d", "layer norm", "batch norm in eval mode", "group norm", "padded embedding"]
 
 
-@pytest.mark.parametrize("name", [*LINEAR, "narrow sequence layer", "wide sequence layer"])
-def test_linear_layers_take_the_fast_path(name: str):
-    case = by_name(name)
-    assert list(blocks(case.module(), case.x, case.outputs)) == [FactoredJacobian]
+@pytest.mark.parametrize("name", [*LINEAR, "narrow sequence layer", "wide sequence layer", *OTHERS])
+def test_known_layers_take_the_fast_path(name: str):
+    assert left_to_autodiff(by_name(name)) == set()
 
 
 @pytest.mark.parametrize(
-    ("name", "factored"),
-    [("cnn", 18), ("layer norm", 24 + 72 + 9), ("shared weight", 15 + 12), ("frozen parameters", 36 + 7),
-     ("tied embedding", 0), ("time-first sequences", 0), ("weight used directly", 0)],
+    ("name", "slow"),
+    [("shared weight", {"left.weight", "left.bias", "right.bias"}), ("tied embedding", {"embedding.weight"}),
+     ("grouped convolution", {"0.weight", "0.bias"})],
 )  # fmt: skip
-def test_what_has_no_known_factors_falls_to_autodiff(name: str, factored: int):
-    case = by_name(name)
-    owned = blocks(case.module(), case.x, case.outputs)
-    assert owned.get(FactoredJacobian, 0) == factored
-    assert owned[AutodiffJacobian] > 0
+def test_what_has_no_known_factors_falls_to_autodiff(name: str, slow: set[str]):
+    assert left_to_autodiff(by_name(name)) == slow
+
+
+@pytest.mark.parametrize("name", ["attention", "time-first sequences", "weight used directly"])
+def test_layers_used_in_unknown_ways_fall_to_autodiff(name: str):
+    assert left_to_autodiff(by_name(name))
 
 
 @each_way

@@ -137,7 +137,7 @@ def _grow(problem: Problem, head: Head | None, rank: int, svd: SVDMethod, genera
     for _ in range(2):
         new = torch.linalg.qr(new - v @ (v.T @ new)).Q
     basis, images = torch.cat([v, new], dim=1), torch.cat([image, problem.normal(new)], dim=1)
-    return Head.of(problem.normal, basis, images, problem.trace, generator)
+    return Head.of(problem.normal, basis, images, problem.trace)
 
 
 def _kernel_side(problem: Problem) -> bool:

@@ -185,7 +185,7 @@ class AcceleratedGD(Trainer):
                 record.add(count, active, loss)
                 bar.update()
                 done = (certificate <= self.tol) & ~lost
-                if count % 10 == 0 or bool(done.all()) or count == self.max_steps:
+                if count % 10 == 0 or count == self.max_steps:
                     bar.set_postfix(error=f"{float(certificate.max()):.1e}")
                     leaving = done if count < self.max_steps else torch.ones_like(done)
                     for k, value in zip(active[leaving].tolist(), certificate[leaving].tolist(), strict=True):
@@ -226,7 +226,7 @@ class Adam(Trainer):
         >>> import torch, ntkgp
         >>> net = ntkgp.mlp(1, width=32, generator=torch.Generator().manual_seed(0))
         >>> x = torch.linspace(-1, 1, 6).unsqueeze(1)
-        >>> trainer = ntkgp.Adam(lr=1e-2, patience=50, max_steps=300)
+        >>> trainer = ntkgp.Adam(lr=1e-2, patience=20)
         >>> trained = ntkgp.train_posterior_mean(net, x, x[:, 0].sin(), noise_var=0.1, trainer=trainer)
         >>> ntkgp.query_posterior_mean(trained, x).shape
         torch.Size([6])
@@ -280,7 +280,7 @@ class Adam(Trainer):
         stopped = since >= self.patience
         if not bool(stopped.all()):
             warnings.warn(
-                f"{int((~stopped).sum())} of {S} networks were still improving after {self.max_steps} steps; raise max_steps",
+                f"{int((~stopped).sum())} of {S} networks stopped after {self.max_steps} steps, improving; raise max_steps",
                 NumericalWarning,
                 stacklevel=2,
             )
@@ -317,7 +317,7 @@ def _evaluate(task: TrainingTask, deltas: Float[Tensor, "S P"]) -> tuple[Tensor,
         # relative to the target itself.
         floor = 1e-6 * (task.weights * task.targets.square()).sum(dim=(1, 2))
         excess = _squares(gradient) * len(task.x) / (4 * task.beta)
-        certificate = torch.where(excess > 0, (excess / torch.maximum(energy, floor)).sqrt(), 0.0)
+        certificate = torch.where(floor > 0, (excess / torch.maximum(energy, floor)).sqrt(), 0.0)
     return loss, gradient, certificate.nan_to_num(nan=math.inf)
 
 

@@ -34,8 +34,7 @@ class Head:
     tail: float
 
     @classmethod
-    def of(cls, product: Product, v: Float[Tensor, "P K"], image: Float[Tensor, "P K"], trace: float,
-           generator: torch.Generator | None = None) -> "Head":  # fmt: skip
+    def of(cls, product: Product, v: Float[Tensor, "P K"], image: Float[Tensor, "P K"], trace: float) -> "Head":
         """The Ritz vectors of a subspace, from an orthonormal basis of it and its image under G; `trace` is that of G.
 
         Cost: POWERS products with PROBES columns for the bound on the rest.
@@ -48,7 +47,7 @@ class Head:
         coupling = float(torch.linalg.matrix_norm(leak.T @ leak, 2).sqrt())
         rounding = 10 * torch.finfo(v.dtype).eps * trace
         rest = max(0.0, trace - float(values.sum())) + rounding
-        return cls(v, image, values, coupling, min(rest, _norm_outside(product, v, generator) + rounding))
+        return cls(v, image, values, coupling, min(rest, _norm_outside(product, v) + rounding))
 
     @property
     def rank(self) -> int:
@@ -89,14 +88,14 @@ class Head:
         return r / floor + self.v @ (weights.unsqueeze(1) * (self.v.T @ r))
 
 
-def _norm_outside(product: Product, v: Tensor, generator: torch.Generator | None) -> float:
+def _norm_outside(product: Product, v: Tensor) -> float:
     """An upper bound on ‖(I − VVᵀ)G(I − VVᵀ)‖ that fails with probability FAILURE.
 
     ‖T‖ ≤ α√(2/π)·max_i ‖T ω_i‖ for Gaussian ω_i except with probability α^{−probes} (Halko et al. 2011, Lemma 4.1), used on
     T^q, whose norm is ‖T‖^q: the constant shrinks to its q-th root.
     """
-    device = v.device if generator is None else generator.device
-    omega = torch.randn(len(v), PROBES, generator=generator, dtype=v.dtype, device=device).to(v.device)
+    # Probes of our own: they need not depend on the user's generator, only not on G.
+    omega = torch.randn(len(v), PROBES, generator=torch.Generator().manual_seed(0), dtype=v.dtype).to(v.device)
     log_norms = torch.zeros(PROBES, dtype=v.dtype, device=v.device)
     for _ in range(POWERS):
         omega = omega - v @ (v.T @ omega)

@@ -34,7 +34,7 @@ class Jacobian:
             packed = self._layout.pack(v)
             return torch.cat([piece.matmat(packed) for piece, _ in self._pieces(v)])
 
-        return _by_columns(product, v)
+        return _by_columns(product, v, self.shape[0])
 
     def rmatmat(self, u: Float[Tensor, "NC S"]) -> Float[Tensor, "P S"]:
         """Jᵀ u. Cost: 2·N·C·P·S operations by factors; memory one working set and 2·P·S numbers."""
@@ -45,7 +45,7 @@ class Jacobian:
                 piece.accumulate(u[rows].contiguous(), out)
             return self._layout.unpack(out)
 
-        return _by_columns(product, u)
+        return _by_columns(product, u, self.shape[1])
 
     def normal(self, v: Float[Tensor, "P S"], weights: Float[Tensor, "NC"]) -> Float[Tensor, "P S"]:
         """Jᵀ diag(weights) J v, in one pass and without an N×S intermediate. Cost: 4·N·C·P·S operations by factors."""
@@ -56,7 +56,7 @@ class Jacobian:
                 piece.accumulate(piece.matmat(packed).mul_(weights[rows].unsqueeze(1)), out)
             return self._layout.unpack(out)
 
-        return _by_columns(product, v)
+        return _by_columns(product, v, self.shape[1])
 
     def kernel(self, other: "Jacobian | None" = None) -> Float[Tensor, "NC MC"]:
         """J(x) J(x′)ᵀ, block against block; with x′ = x (`other` None) only half of the blocks are computed.
@@ -116,7 +116,9 @@ def _consecutive(sizes: list[int]) -> list[slice]:
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
-def _by_columns(product: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+def _by_columns(product: Callable[[Tensor], Tensor], v: Tensor, rows: int) -> Tensor:
+    if v.shape[1] == 0:
+        return v.new_zeros(rows, 0)
     if v.shape[1] <= COLUMNS:
         return product(v)
     return torch.cat([product(part) for part in v.split(COLUMNS, dim=1)], dim=1)
