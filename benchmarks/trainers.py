@@ -17,7 +17,6 @@ from ntkgp.training import AcceleratedGD, Adam, Trainer
 TRAINERS: dict[str, Trainer] = {
     "accelerated GD (default)": AcceleratedGD(),
     "accelerated GD, no metric": AcceleratedGD(metric=False),
-    "accelerated GD, signal 1": AcceleratedGD(signal=1.0, max_steps=2000),
     "Adam, the paper's settings": Adam(signal=1.0, max_steps=40_000),
 }
 

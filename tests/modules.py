@@ -178,3 +178,14 @@ class PaddedEmbedding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(torch.tanh(self.embedding(x)).sum(dim=1))
+
+
+class Recurrent(nn.Module):
+    """An LSTM, which torch.func cannot batch, before a Linear, whose factors are known."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.out = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.body(x)[0][:, -1])

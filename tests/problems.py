@@ -36,7 +36,9 @@ class Case:
     def outputs(self) -> int:
         return 1 if self.y.ndim == 1 else self.y.shape[1]
 
-    def fit(self, method: ntkgp.Exact | ntkgp.TrainedNetworks | None = None, **options: object) -> ntkgp.Posterior:
+    def fit(
+        self, method: ntkgp.Exact | ntkgp.LowRank | ntkgp.TrainedNetworks | None = None, **options: object
+    ) -> ntkgp.Posterior:
         return ntkgp.fit(
             self.module(), self.x, self.y, noise_var=self.noise_var, method=method, prior_mean=self.prior_mean,
             prior_var=self.prior_var, **options,  # pyright: ignore[reportArgumentType]
@@ -146,6 +148,7 @@ CASES = [
     _image_case("circular conv1d", modules.circular, (2, 9)),
     _image_case("group norm", modules.group_norm, (2, 4, 4)),
     _image_case("grouped convolution", modules.grouped, (2, 4, 4)),
+    _image_case("recurrent", modules.Recurrent, (4, 3)),
     _tokens_case("padded embedding", modules.PaddedEmbedding, C=2),
     _tokens_case("attention", modules.Attention),
     _tokens_case("transformer layer", modules.Encoder, C=2),

@@ -26,6 +26,7 @@ def task(dtype: torch.dtype = torch.float64) -> TrainingTask:
         weights=problem.loss_weights.to(dtype),
         beta=problem.beta,
         metric=Metric(svd.v.to(dtype), svd.s.to(dtype), svd.residuals.to(dtype)),
+        amplitude=1.0,
         roles=ROLES,
     )
 
@@ -99,10 +100,10 @@ def test_the_papers_settings_are_the_defaults():
 
 def test_reduces_the_loss_of_every_copy():
     trained = train(ntkgp.Adam(lr=1e-2, patience=100, max_steps=600, signal=0.1, dtype=torch.float64))
-    scaled = task().with_signal(0.1)
+    scaled = task().scaled(torch.full((3,), 0.1).double())
     before, after = scaled.loss(scaled.zeros()), scaled.loss(trained.deltas)
     assert bool((after < 0.7 * before).all())
-    assert trained.signal == 0.1
+    assert trained.scale.tolist() == [0.1] * 3
 
 
 def test_only_covariance_predictors():

@@ -31,7 +31,9 @@ def figure1(
     out: Annotated[Path, typer.Option(help="Folder for figure1.png and figure1.json.")] = Path("figure1"),
     problem: Annotated[str, typer.Option(help=f"Toy problem: {', '.join(figure.TOYS)}.")] = "paper",
     trainer: Annotated[TrainerName, typer.Option(help="How the networks are trained.")] = TrainerName.accelerated,
-    signal: Annotated[float | None, typer.Option(help="Scale of the targets while training (the paper's is 1).")] = None,
+    signal: Annotated[
+        float | None, typer.Option(help="Scale of the targets while training; with adam the paper's is 1.")
+    ] = None,
     max_steps: Annotated[int | None, typer.Option(help="Stop training after this many steps.")] = None,
     rank: Annotated[int, typer.Option(help="Eigenvectors kept, K.")] = 5,
     tail: Annotated[int, typer.Option(help="Tail predictors T of our gradient-descent panel.")] = 20,

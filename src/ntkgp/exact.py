@@ -91,7 +91,9 @@ class ExactPosterior(Posterior):
         jacobian = problem.tangent.at(x)
         cross = jacobian.kernel(problem.jacobian) / problem.noise_std
         half = torch.linalg.solve_triangular(self.factor, cross.T, upper=False)
-        return (jacobian.kernel() - half.T @ half).to(problem.user_dtype)
+        covariance = jacobian.kernel() - half.T @ half
+        covariance.diagonal().clamp_min_(0)
+        return covariance.to(problem.user_dtype)
 
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
         """Exact draws. Cost: 4·N·C·P operations and a triangular solve a draw; memory 2·P·count numbers."""

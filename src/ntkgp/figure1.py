@@ -99,7 +99,7 @@ class Figure1:
     def to_json(self) -> str:
         """Panels, errors, settings and environment, for redrawing without recomputing."""
         x = self.x.tolist()
-        training = {key: getattr(self.trained, key) for key in ("steps", "converged", "accuracy", "seconds", "signal")}
+        training = {key: getattr(self.trained, key) for key in ("steps", "converged", "accuracy", "seconds")}
         record = {
             "panels": {n: {"x": x, "mean": p.mean.tolist(), "std": p.std.tolist()} for n, p in self.panels.items()},
             "errors": self.errors,

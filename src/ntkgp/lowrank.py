@@ -125,13 +125,15 @@ def _grow(problem: Problem, head: Head | None, rank: int, svd: SVDMethod, genera
         operator = Operator((rows, rows), rest_of_kernel, rest_of_kernel, torch.float64, device)
         new = problem.whitened.rmatmat(svd(operator, extra, generator).u)
     else:
-        steer = v.float()
+        # Float32 is enough to steer a subspace, except when it is to be the whole row space to the last digit.
+        dtype = torch.float64 if rank == min(rows, parameters) else torch.float32
+        steer = v.to(dtype)
 
         def rest_of_normal(z: Tensor) -> Tensor:
             z = problem.normal(z - steer @ (steer.T @ z))
             return z - steer @ (steer.T @ z)
 
-        operator = Operator((parameters, parameters), rest_of_normal, rest_of_normal, torch.float32, device)
+        operator = Operator((parameters, parameters), rest_of_normal, rest_of_normal, dtype, device)
         with _tensor_cores():
             new = svd(operator, extra, generator).v.double()
     for _ in range(2):

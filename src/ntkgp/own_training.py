@@ -97,7 +97,7 @@ class TrainingPlan:
             for name, p in network.anchor.items()
         })  # fmt: skip
         S = len(networks)
-        weights = TrainedWeights(deltas, 1.0, [0] * S, [True] * S, [math.nan] * S, losses=[], seconds=0.0)
+        weights = TrainedWeights(deltas, deltas.new_ones(S), [0] * S, [True] * S, [math.nan] * S, losses=[], seconds=0.0)
         return TrainedPosterior(plan, NetworkPredictors(copies, weights), plan.bracket())
 
 

@@ -1,5 +1,6 @@
 """Predictors: what Algorithm 1 returns for a target t, the function M t = J′Jᵀ(K + σ²I)⁻¹ t, for many t at once."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -47,7 +48,7 @@ class NetworkPredictors(Predictors):
         widest = max(p.numel() ** 0.5 for p in network.anchor.values())
         rows = rows_per_chunk(8 * len(deltas) * widest)
         parts = [self.copies.change(deltas, part).flatten(1) for part in network.cast(x).split(rows)]
-        return torch.cat(parts, dim=1).T / self.trained.signal
+        return torch.cat(parts, dim=1).T / self.trained.scale
 
 
 def train_predictors(
@@ -70,6 +71,7 @@ def train_predictors(
         targets=targets.T.unflatten(1, (-1, problem.outputs)).to(dtype),
         weights=problem.loss_weights.to(dtype),
         beta=problem.beta,
+        amplitude=math.sqrt(float(problem.jacobian.diag().mean())),
         metric=Metric(head.v.to(dtype), head.s.to(dtype), head.residuals.to(dtype)),
         roles=roles,
     )

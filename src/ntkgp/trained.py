@@ -72,20 +72,19 @@ class TrainedPosterior(Posterior):
         Training error and Monte-Carlo error cannot move the variance out of the bracket: it is clipped to it.
         """
         problem, x = self.plan.problem, self.plan.problem.checked(x)
+        columns = zip(*[self._predict(part) for part in x.split(16384)], strict=True)
+        mean, variance, lower, upper = (problem.shaped(torch.cat(column)) for column in columns)
+        noise = problem.noise_at(x, noise_var)
+        return Prediction(mean, variance, lower, upper, None if noise is None else problem.shaped(noise.flatten()))
+
+    def _predict(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         mean, parts = self._evaluate(x)
-        jacobian = problem.tangent.at(x)
+        jacobian = self.plan.problem.tangent.at(x)
         prior = jacobian.diag()
         lower = self.bracket.lower(jacobian.matmat(self.bracket.v), prior)
         upper = torch.maximum(prior - jacobian.matmat(self.plan.svd.v).square() @ self.plan.bound_weights(), lower)
         variance = torch.clamp(prior - parts.explained_diag(), lower, upper)
-        noise = problem.noise_at(x, noise_var)
-        return Prediction(
-            mean=problem.shaped(problem.mean_at(x) + mean),
-            variance=problem.shaped(variance),
-            lower=problem.shaped(lower),
-            upper=problem.shaped(upper),
-            noise_var=None if noise is None else problem.shaped(noise.flatten()),
-        )
+        return self.plan.problem.mean_at(x) + mean, variance, lower, upper
 
     def covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
         """The joint covariance: the estimate, less the negative part that training and Monte-Carlo errors may give it."""

@@ -4,7 +4,7 @@ Each copy s minimises the paper's regularised loss (Lemma 2.1), with θ = θ0 + 
 
     L_s = (1/N) Σ_n w_n (ε t_sn + f(x_n; θ0) − f(x_n; θ))² + β ‖Δ_s‖²,   β = σ²/N,
 
-and answers (f(x′; θ) − f(x′; θ0))/ε. The signal ε is the paper's 1, or smaller: the answer is linear in its target, so a small
+and answers (f(x′; θ) − f(x′; θ0))/ε. The scale ε is the paper's 1, or smaller: the answer is linear in its target, so a small
 ε keeps the network as close to its tangent as wished, at any width. w_n = σ²/σ_n² (1 when the noise is the same everywhere).
 """
 
@@ -38,7 +38,10 @@ class Copies:
         anchor = self.network.anchor
         parts = self.space.split(deltas)
         params = {name: torch.add(anchor[name], part, alpha=self.scales[name]) for name, part in parts.items()}
-        return vmap(self.network, in_dims=(0, None))(params, x) - self.network.initial(x)
+        if self.network.transformable:
+            return vmap(self.network, in_dims=(0, None))(params, x) - self.network.initial(x)
+        each = [self.network({name: part[s] for name, part in params.items()}, x) for s in range(len(deltas))]
+        return torch.stack(each) - self.network.initial(x)
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class TrainingTask:
     weights: Float[Tensor, "N C"]
     beta: float
     metric: Metric
+    amplitude: float  # prior standard deviation of the outputs, what a signal is measured by
     roles: list[str]  # "mean" or "covariance", one per target: the paper trains the two at different rates
 
     def fit_error(self, change: Float[Tensor, "S N C"]) -> Float[Tensor, "S"]:
@@ -70,9 +74,9 @@ class TrainingTask:
         """The paper's regularised loss of each copy."""
         return self.fit_error(self.copies.change(deltas, self.x)) + self.beta * _squares(deltas)
 
-    def with_signal(self, signal: float) -> "TrainingTask":
+    def scaled(self, scale: Float[Tensor, "S"]) -> "TrainingTask":
         """The same with targets ε t."""
-        return replace(self, targets=signal * self.targets)
+        return replace(self, targets=scale.view(-1, 1, 1) * self.targets)
 
     def subset(self, keep: Tensor) -> "TrainingTask":
         """The same for fewer copies."""
@@ -89,7 +93,7 @@ class TrainedWeights:
     """Trained copies: the displacement Δ of each from θ0, and what training reached."""
 
     deltas: Float[Tensor, "S P"]
-    signal: float
+    scale: Float[Tensor, "S"]  # ε of each copy
     steps: list[int]  # taken by each copy
     converged: list[bool]
     accuracy: list[float]  # what each copy reached of what its trainer asks for
@@ -120,8 +124,8 @@ class AcceleratedGD(Trainer):
     Cost: three network passes over the N points a step and copy; memory 6·S·P numbers and the activations of S·N points.
 
     Args:
-        signal: the scale ε of the targets while training; None takes 1e-4 in float64 and 1e-2 in float32, the smallest that
-            rounding allows.
+        signal: the size of every target while training (root mean square, relative to the prior standard deviation of the
+            outputs); None takes 1e-4 in float64 and 1e-2 in float32, the smallest that rounding allows.
         tol: relative accuracy at which a copy has converged.
         max_steps: stop anyway; a warning says what was reached.
         metric: whether to divide by the known curvature; False is plain accelerated gradient descent.
@@ -150,7 +154,9 @@ class AcceleratedGD(Trainer):
         """Train all copies together; copies that have converged leave the batch."""
         start = time.perf_counter()
         signal = self.signal if self.signal is not None else (1e-4 if self.dtype == torch.float64 else 1e-2)
-        task = task.with_signal(signal)
+        size = task.targets.square().mean(dim=(1, 2)).sqrt()
+        scale = torch.where(size > 0, signal * task.amplitude / size.clamp_min(torch.finfo(size.dtype).tiny), 1.0)
+        task = task.scaled(scale)
         S, final = len(task.targets), task.zeros()
         steps, accuracy, record = [self.max_steps] * S, [math.inf] * S, _Record(S)
         active = torch.arange(S, device=final.device)
@@ -205,7 +211,7 @@ class AcceleratedGD(Trainer):
                 NumericalWarning,
                 stacklevel=2,
             )
-        return TrainedWeights(final, signal, steps, converged, accuracy, record.losses, time.perf_counter() - start)
+        return TrainedWeights(final, scale, steps, converged, accuracy, record.losses, time.perf_counter() - start)
 
 
 @dataclass(frozen=True)
@@ -218,7 +224,7 @@ class Adam(Trainer):
         lr: learning rate of the mean predictor.
         covariance_lr: learning rate of the covariance predictors; None takes half of `lr`, as the paper does.
         patience: epochs without improvement after which a copy stops; its best weights are kept.
-        signal: the scale ε of the targets while training; the paper's is 1.
+        signal: the factor ε on the targets while training; the paper's is 1.
         max_steps: stop anyway.
         dtype: dtype to train in.
 
@@ -246,7 +252,8 @@ class Adam(Trainer):
     def train(self, task: TrainingTask, progress: bool = False) -> TrainedWeights:
         """Train all copies together, each with its own patience."""
         start = time.perf_counter()
-        task = task.with_signal(self.signal)
+        scale = task.targets.new_full((len(task.targets),), self.signal)
+        task = task.scaled(scale)
         S, final, record = len(task.targets), task.zeros(), _Record(len(task.targets))
         mean = torch.tensor([role == "mean" for role in task.roles], device=task.x.device)
         rates = {True: self.lr, False: self.lr / 2 if self.covariance_lr is None else self.covariance_lr}
@@ -284,7 +291,7 @@ class Adam(Trainer):
                 NumericalWarning,
                 stacklevel=2,
             )
-        return TrainedWeights(final, self.signal, steps.tolist(), stopped.tolist(), best.tolist(), record.losses,
+        return TrainedWeights(final, scale, steps.tolist(), stopped.tolist(), best.tolist(), record.losses,
                               time.perf_counter() - start)  # fmt: skip
 
 

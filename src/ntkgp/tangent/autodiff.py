@@ -1,7 +1,8 @@
-"""Rows of J(x) of any module, by `torch.func`: forward mode for J v, reverse mode for Jᵀ u, per-sample rows for kernels."""
+"""Rows of J(x) of any module, by autodiff: forward mode for J v, reverse mode for Jᵀ u, per-sample rows for kernels."""
 
 import threading
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import jacrev, jvp, vjp, vmap
@@ -15,7 +16,8 @@ _forward_mode = threading.RLock()
 class AutodiffRows:
     """The rows of J at the points x, over the parameters of `space`, each in units of its prior standard deviation.
 
-    J v costs two forward passes a column, Jᵀ u three; a kernel row one backward pass an output.
+    J v costs two forward passes a column, Jᵀ u three; a kernel row one backward pass an output, all of them batched by
+    ``torch.func``. Modules that its transformations do not know (recurrent layers) take one backward pass per row and product.
     """
 
     def __init__(self, network: PureNetwork, space: ParameterSpace, scales: dict[str, float], x: Tensor, outputs: int):
@@ -24,13 +26,15 @@ class AutodiffRows:
 
     def matmat(self, v: Float[Tensor, "S p"]) -> Float[Tensor, "nC S"]:
         """J v, all columns together."""
-        tangents = self._scaled(self.space.split(v.to(self.network.dtype)))
-
-        def column(tangent: dict[str, Tensor]) -> Tensor:
-            return jvp(lambda params: self.network(params, self.x), (self._params,), (tangent,))[1].flatten()
-
         if len(v) == 0:  # vmap wants at least one column
             return v.new_zeros(len(self.x) * self.outputs, 0)
+        if not self.network.transformable:
+            return self.dense().to(v.dtype) @ v.T
+        tangents = self._scaled(self.space.split(v.to(self.network.dtype)))
+
+        def column(tangent):
+            return jvp(lambda params: self.network(params, self.x), (self._params,), (tangent,))[1].flatten()
+
         with _forward_mode:
             return vmap(column)(tangents).T.to(v.dtype)
 
@@ -38,18 +42,31 @@ class AutodiffRows:
         """Add Jᵀ u to `out`, all columns together."""
         if len(out) == 0:
             return
+        if not self.network.transformable:
+            out += u.T @ self.dense().to(u.dtype)
+            return
         pullback = vjp(lambda params: self.network(params, self.x), self._params)[1]
         (grads,) = vmap(pullback)(u.T.reshape(-1, len(self.x), self.outputs).to(self.network.dtype))
         out += self.space.join(self._scaled(grads))
 
     def dense(self) -> Float[Tensor, "nC p"]:
         """The entries of J: one backward pass per point and output."""
+        if not self.network.transformable:
+            return torch.cat([self._row(point, c) for point in self.x for c in range(self.outputs)])
 
-        def single(params: dict[str, Tensor], point: Tensor) -> Tensor:
+        def single(params, point):
             return self.network(params, point.unsqueeze(0)).squeeze(0)
 
         jacobian = vmap(jacrev(single), in_dims=(None, 0))(self._params, self.x)
         return self.space.join(self._scaled(jacobian)).flatten(0, 1)
+
+    def _row(self, point: Tensor, c: int) -> Float[Tensor, "1 p"]:
+        """One row of J by plain autograd."""
+        with torch.enable_grad():
+            leaves = {name: p.clone().requires_grad_() for name, p in self._params.items()}
+            out = self.network(leaves, point.unsqueeze(0))[0, c]
+            grads = torch.autograd.grad(out, list(leaves.values()), materialize_grads=True, create_graph=point.requires_grad)
+        return self.space.join(self._scaled(dict(zip(leaves, grads, strict=True)))).unsqueeze(0)
 
     def kernel(self, other: "AutodiffRows") -> Float[Tensor, "nC mC"]:
         """J(x) J(x′)ᵀ."""
@@ -70,4 +87,5 @@ class AutodiffRows:
         return int(max(self.outputs * self.space.size, 4 * columns * activations))
 
     def _scaled(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: part * self.scales[name] for name, part in parts.items()}
+        scaled = {name: part * self.scales[name] for name, part in parts.items()}
+        return {name: part * self.network.masks[name] if name in self.network.masks else part for name, part in scaled.items()}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, jacrev, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
@@ -74,12 +74,21 @@ class PureNetwork:
     def __init__(self, module: nn.Module, dtype: torch.dtype | None = None, names: Iterable[str] | None = None):
         if names is None:
             names = {name for name, p in module.named_parameters() if p.requires_grad}
-        self.module = copy.deepcopy(module).requires_grad_(False)
+        try:
+            self.module = copy.deepcopy(module).requires_grad_(False)
+        except RuntimeError as error:
+            raise ValueError(
+                f"the module cannot be copied ({error}); with torch.nn.utils.weight_norm, use "
+                "torch.nn.utils.parametrizations.weight_norm instead"
+            ) from error
         if dtype is not None:
             self.module.to(dtype)
         self.anchor = {name: p.detach() for name, p in self.module.named_parameters() if name in names}
         self.space = ParameterSpace({name: p.shape for name, p in self.anchor.items()})
         self.dtype, self.device = next((p.dtype, p.device) for p in self.anchor.values())
+        self.transformable = True  # by torch.func; `probe_transforms` finds out
+        # Rows that training never touches: forward-mode differentiation does not know of them, reverse mode does.
+        self.masks = _padding_masks(self.module)
         self.lock = threading.RLock()  # functional_call swaps tensors inside the copy while it runs
 
     def __call__(self, params: Mapping[str, Tensor], x: Tensor) -> Float[Tensor, "N C"]:
@@ -88,9 +97,27 @@ class PureNetwork:
             out = functional_call(self.module, dict(params), (x,))
         return out.reshape(len(x), -1)  # also where a module squeezes the axis of a single point away
 
+    def __deepcopy__(self, memo: dict[int, object]) -> "PureNetwork":
+        return self._like(self.dtype)
+
+    def _like(self, dtype: torch.dtype) -> "PureNetwork":
+        other = PureNetwork(self.module, dtype, self.anchor.keys())
+        other.transformable = self.transformable
+        return other
+
+    def probe_transforms(self, x: Tensor) -> None:
+        """Find out whether torch.func can batch and differentiate the network; recurrent layers are beyond it."""
+        if any(isinstance(part, nn.RNNBase) for part in self.module.modules()):  # some only warn, and crawl
+            self.transformable = False
+            return
+        try:
+            vmap(jacrev(lambda params, point: self(params, point.unsqueeze(0))), in_dims=(None, 0))(self.anchor, x[:1])
+        except RuntimeError:
+            self.transformable = False
+
     def to(self, dtype: torch.dtype) -> "PureNetwork":
         """The same network computing in another dtype."""
-        return self if dtype == self.dtype else PureNetwork(self.module, dtype, self.anchor.keys())
+        return self if dtype == self.dtype else self._like(dtype)
 
     def cast(self, x: Tensor) -> Tensor:
         """X in the dtype the network computes in; indices (integers) stay what they are."""
@@ -99,3 +126,14 @@ class PureNetwork:
     def initial(self, x: Tensor) -> Float[Tensor, "N C"]:
         """f(x; θ0): the network before any training."""
         return self({}, self.cast(x))
+
+
+def _padding_masks(module: nn.Module) -> dict[str, Tensor]:
+    """Zero at the padding row of each embedding's table, one elsewhere."""
+    masks = {}
+    for path, part in module.named_modules():
+        if isinstance(part, nn.Embedding) and part.padding_idx is not None:
+            mask = torch.ones_like(part.weight)
+            mask[part.padding_idx] = 0
+            masks[f"{path}.weight" if path else "weight"] = mask
+    return masks

@@ -30,6 +30,7 @@ class Tangent:
     ):
         self.network, self.outputs = network, outputs
         self.scales = dict.fromkeys(network.anchor, 1.0) if scales is None else scales
+        network.probe_transforms(network.cast(x[:1].detach()))
         factors = LayerFactors.of(network, self.scales) if factored else LayerFactors(network, {})
         few = network.cast(x[[0, len(x) // 2, -1]])
         self._factors = factors.without(_wrong_factors(factors, self.scales, few, outputs))
