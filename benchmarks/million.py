@@ -77,7 +77,8 @@ def run(points: int, width: int, rank: int, queries: int, tol: float, power: int
         "stages": posterior.seconds, "iterations": posterior.solution.iterations, "accuracy": posterior.solution.accuracy,
         "gradient_ratio": posterior.solution.gradient_ratio, "coupling": posterior.head.coupling, "tail": posterior.head.tail,
         "largest": float(posterior.head.values[0]), "last": float(posterior.head.values[-1]),
-        "bracket": {"lower_over_upper_median": float((p.lower / p.upper).median()), "ordered": bool((p.lower <= p.upper).all())},
+        "bracket": {"lower_over_upper_median": float((p.lower / p.upper).median()),
+                    "ordered": bool((p.lower <= p.upper).all())},
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
     }  # fmt: skip
@@ -103,7 +104,8 @@ def main() -> None:
         for columns, rates in record["rates"].items():
             for name, rate in rates.items():
                 print(
-                    f"JᵀJ V, {columns:>4} columns, {name:8}: {rate['tflops']:6.1f} TFLOP/s, {rate['fraction']:.0%} of a matrix product"
+                    f"JᵀJ V, {columns:>4} columns, {name:8}: {rate['tflops']:6.1f} TFLOP/s, "
+                    f"{rate['fraction']:.0%} of a matrix product"
                 )
     record["run"] = run(
         arguments.points, arguments.width, arguments.rank, arguments.queries, arguments.tol, arguments.power, device

@@ -51,8 +51,8 @@ def report(record: dict[str, Any]) -> None:
         table.add_column(column)
     for row in rows:
         ours = next(r for r in rows if r["trainer"] == default and r["seed"] == row["seed"])
-        table.add_row(row["trainer"], str(row["seed"]), f"{row['mean_error']:.3%}", f"{row['std_error']:.4%}", str(row["steps"]),
-                      f"{row['seconds']:.1f}", f"{row['seconds'] / ours['seconds']:.1f}",
+        table.add_row(row["trainer"], str(row["seed"]), f"{row['mean_error']:.3%}", f"{row['std_error']:.4%}",
+                      str(row["steps"]), f"{row['seconds']:.1f}", f"{row['seconds'] / ours['seconds']:.1f}",
                       f"{row['std_error'] / ours['std_error']:.0f}", "yes" if row["stopped_by_itself"] else "no")  # fmt: skip
     Console(width=150).print(table)
 

@@ -3,7 +3,7 @@
 import contextlib
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -39,6 +39,8 @@ class LowRank:
         solver: how the mean and the tail are found.
         points: where `rtol` is to hold.
         max_rank: where `rtol` stops growing K.
+        dtype: of the layer factors; None keeps the module's. Products are float64 whatever it is, and the bracket encloses the
+            posterior of the Jacobian in this dtype: float64 where the last digits of a float32 network matter.
 
     Example:
         >>> import torch, ntkgp
@@ -57,8 +59,7 @@ class LowRank:
     solver: CGLS = field(default_factory=CGLS)
     points: Tensor | None = None
     max_rank: int = 4096
-
-    dtype = None  # factors are kept in the module's dtype; products are float64
+    dtype: torch.dtype | None = None
 
     def fit(self, problem: Problem, generator: torch.Generator | None = None, progress: bool = False) -> "LowRankPosterior":
         """Find the head, solve for the mean and the tail."""
@@ -75,7 +76,9 @@ class LowRank:
             head, width = self._grow_until_tight(problem, generator)
         clock("head")
         c, draws = _right_hand_sides(problem, self.tail, generator)
-        solution = self.solver.solve(problem.normal, torch.cat([c, draws], dim=1), head.precondition, progress)
+        solution = self.solver.solve(
+            problem.normal, torch.cat([c, draws], dim=1), head.precondition, rough=_rough(problem), progress=progress
+        )
         clock("solve")
         # A draw's predictor less what seeing only the head would have predicted: a martingale difference, so its covariance
         # is exactly what the upper bound is too large by, for any head however far from converged.
@@ -123,7 +126,7 @@ def _grow(problem: Problem, head: Head | None, rank: int, svd: SVDMethod, genera
             return kernel @ u - left @ (left.T @ u)
 
         operator = Operator((rows, rows), rest_of_kernel, rest_of_kernel, torch.float64, device)
-        new = problem.whitened.rmatmat(svd(operator, extra, generator).u)
+        new = problem.whitened.rmatmat(svd.subspace(operator, extra, generator))
     else:
         # Float32 is enough to steer a subspace, except when it is to be the whole row space to the last digit.
         dtype = torch.float64 if rank == min(rows, parameters) else torch.float32
@@ -135,17 +138,25 @@ def _grow(problem: Problem, head: Head | None, rank: int, svd: SVDMethod, genera
 
         operator = Operator((parameters, parameters), rest_of_normal, rest_of_normal, dtype, device)
         with _tensor_cores():
-            new = svd(operator, extra, generator).v.double()
+            new = svd.subspace(operator, extra, generator).double()
     for _ in range(2):
         new = torch.linalg.qr(new - v @ (v.T @ new)).Q
+    new = new[:, : min(rows, parameters) - v.shape[1]]
     basis, images = torch.cat([v, new], dim=1), torch.cat([image, problem.normal(new)], dim=1)
-    return Head.of(problem.normal, basis, images, problem.trace)
+    return Head.of(problem.normal, basis, images, problem.trace, rank)
 
 
 def _kernel_side(problem: Problem) -> bool:
     """Whether to look for the head with J̃J̃ᵀ written out: 2N² operations a column instead of 4NP, if N² numbers fit."""
     rows, parameters = problem.jacobian.shape
     return rows <= parameters and 4 * 8 * rows**2 < free_bytes(problem.network.device)
+
+
+def _rough(problem: Problem) -> Callable[[Tensor], Tensor] | None:
+    """G v in float32, where the factors are float32 anyway: faster, and the solver checks itself in float64."""
+    if problem.network.dtype != torch.float32:
+        return None
+    return lambda v: problem.normal(v.float()).double()
 
 
 def _right_hand_sides(problem: Problem, draws: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
@@ -242,4 +253,5 @@ class LowRankPosterior(Posterior):
         noise = operator.normal(rows, count, generator).double()
         surprise = self.problem.whitened_residual.double().unsqueeze(1) - noise
         c = operator.rmatmat(surprise) - self.problem.normal(z)
-        return FunctionSample(self.problem, z + self.solver.solve(self.problem.normal, c, self.head.precondition).x)
+        solution = self.solver.solve(self.problem.normal, c, self.head.precondition, rough=_rough(self.problem))
+        return FunctionSample(self.problem, z + solution.x)

@@ -50,36 +50,54 @@ class CGLS:
     tol: float = 1e-6
     max_iterations: int = 2000
 
-    def solve(self, product: Product, c: Float[Tensor, "P S"], precondition: Product, progress: bool = False) -> Solution:
-        """Solve (G + I)Δ = c for every column of c; `precondition` approximates (G + I)⁻¹."""
+    def solve(
+        self,
+        product: Product,
+        c: Float[Tensor, "P S"],
+        precondition: Product,
+        *,
+        rough: Product | None = None,
+        progress: bool = False,
+    ) -> Solution:
+        """Solve (G + I)Δ = c for every column of c.
+
+        Args:
+            product: v ↦ G v.
+            c: right-hand sides.
+            precondition: r ↦ about (G + I)⁻¹ r.
+            rough: a cheaper, less precise product; steps are then made with it, three digits at a time, and every residual that
+                decides anything is computed afresh with `product` (iterative refinement).
+            progress: show a progress bar.
+        """
+        step_product, digits = (product, 0.0) if rough is None else (rough, 1e-3)
         x = precondition(c)
         scale = (c * x).sum(dim=0).sqrt().clamp_min(torch.finfo(c.dtype).tiny)
         iterations, start = 0, None
-        with tqdm(
-            total=self.max_iterations, disable=not progress, desc="solving for the mean", leave=False, mininterval=0.5
-        ) as bar:
-            while True:
-                r = c - product(x) - x  # afresh: what conjugate gradients carry along drifts
+        bar = tqdm(total=self.max_iterations, disable=not progress, desc="solving", leave=False, mininterval=0.5)
+        while True:
+            r = c - product(x) - x  # afresh: what conjugate gradients carry along drifts
+            z = precondition(r)
+            rz = (r * z).sum(dim=0).clamp_min(0)
+            norm = torch.linalg.vector_norm(r, dim=0)
+            start = norm.clone() if start is None else start
+            done = rz.sqrt() <= self.tol * scale
+            if bool(done.all()) or iterations >= self.max_iterations:
+                break
+            target = torch.maximum(self.tol * scale / 2, digits * rz.sqrt())
+            p = z.clone()
+            while bool((rz.sqrt() > target).any()) and iterations < self.max_iterations:
+                q = step_product(p) + p
+                step = _quotient(rz, (p * q).sum(dim=0))
+                x = x + step * p
+                r = r - step * q
                 z = precondition(r)
-                rz = (r * z).sum(dim=0).clamp_min(0)
-                norm = torch.linalg.vector_norm(r, dim=0)
-                start = norm.clone() if start is None else start
-                done = rz.sqrt() <= self.tol * scale
-                if bool(done.all()) or iterations >= self.max_iterations:
-                    break
-                p = z.clone()
-                target = self.tol * scale / 2
-                while bool((rz.sqrt() > target).any()) and iterations < self.max_iterations:
-                    q = product(p) + p
-                    step = _safe(rz, (p * q).sum(dim=0))
-                    x = x + step * p
-                    r = r - step * q
-                    z = precondition(r)
-                    new = (r * z).sum(dim=0).clamp_min(0)
-                    p = z + _safe(new, rz) * p
-                    rz, iterations = new, iterations + 1
-                    bar.update()
+                new = (r * z).sum(dim=0).clamp_min(0)
+                p = z + _quotient(new, rz) * p
+                rz, iterations = new, iterations + 1
+                bar.update()
+                if progress:
                     bar.set_postfix(error=f"{float((rz.sqrt() / scale).max()):.1e}")
+        bar.close()
         accuracy = float((rz.sqrt() / scale).max())
         converged = bool(done.all())
         if not converged:
@@ -93,6 +111,6 @@ class CGLS:
         return Solution(x, iterations, accuracy, ratio, converged)
 
 
-def _safe(numerator: Tensor, denominator: Tensor) -> Tensor:
+def _quotient(numerator: Tensor, denominator: Tensor) -> Tensor:
     """The quotient, 0 where a column has converged to the last bit."""
     return torch.where(denominator > 0, numerator / denominator.clamp_min(1e-300), 0.0)

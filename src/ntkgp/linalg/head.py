@@ -34,14 +34,16 @@ class Head:
     tail: float
 
     @classmethod
-    def of(cls, product: Product, v: Float[Tensor, "P K"], image: Float[Tensor, "P K"], trace: float) -> "Head":
-        """The Ritz vectors of a subspace, from an orthonormal basis of it and its image under G; `trace` is that of G.
+    def of(
+        cls, product: Product, v: Float[Tensor, "P Q"], image: Float[Tensor, "P Q"], trace: float, rank: int | None = None
+    ) -> "Head":
+        """The first `rank` Ritz vectors of a subspace, from an orthonormal basis and its image under G; `trace` is that of G.
 
         Cost: POWERS products with PROBES columns for the bound on the rest.
         """
         projected = v.T @ image
         values, rotation = torch.linalg.eigh((projected + projected.T) / 2)
-        values, rotation = values.flip(0).clamp_min(0), rotation.flip(1)
+        values, rotation = values.flip(0).clamp_min(0)[:rank], rotation.flip(1)[:, :rank]
         v, image = v @ rotation, image @ rotation
         leak = image - v * values
         coupling = float(torch.linalg.matrix_norm(leak.T @ leak, 2).sqrt())
@@ -81,11 +83,20 @@ class Head:
                   for eta in etas]  # fmt: skip
         return torch.stack(bounds).amax(dim=0)
 
+    @cached_property
+    def _nystrom(self) -> tuple[Tensor, Tensor]:
+        """Eigenvectors and eigenvalues of B λ⁻¹ Bᵀ ⪯ G: one power step closer to G's own than V and λ."""
+        kept = self._seen[2]
+        half = self.image[:, kept] * self.values[kept].rsqrt()
+        values, rotation = torch.linalg.eigh(half.T @ half)
+        return half @ (rotation * values.rsqrt()), values
+
     def precondition(self, r: Float[Tensor, "P S"]) -> Float[Tensor, "P S"]:
-        """(G + I)⁻¹ r where the head knows G, and as if its last eigenvalue went on elsewhere."""
-        floor = self.values[-1] + 1
-        weights = 1 / (self.values + 1) - 1 / floor
-        return r / floor + self.v @ (weights.unsqueeze(1) * (self.v.T @ r))
+        """(G + I)⁻¹ r where the head knows G, and as if its last eigenvalue went on elsewhere (Frangella et al. 2021)."""
+        vectors, values = self._nystrom
+        floor = values[0] + 1
+        weights = 1 / (values + 1) - 1 / floor
+        return r / floor + vectors @ (weights.unsqueeze(1) * (vectors.T @ r))
 
 
 def _norm_outside(product: Product, v: Tensor) -> float:

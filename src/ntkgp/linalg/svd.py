@@ -45,6 +45,10 @@ class PartialSVD:
 class SVDMethod(ABC):
     """A way to compute a partial SVD; an object that carries its own options."""
 
+    def subspace(self, symmetric: Operator, rank: int, generator: torch.Generator | None = None) -> Float[Tensor, "n K"]:
+        """Orthonormal columns, `rank` or some more, that span about the dominant eigenvectors of a symmetric operator."""
+        return self(symmetric, rank, generator).v
+
     @abstractmethod
     def __call__(self, operator: Operator, rank: int, generator: torch.Generator | None = None) -> PartialSVD:
         """The `rank` largest singular triplets of the operator."""
@@ -135,6 +139,16 @@ class RandomizedSVD(SVDMethod):
     power: int = 2
     tol: float | None = 1e-6
     max_iterations: int = 1000
+
+    def subspace(self, symmetric: Operator, rank: int, generator: torch.Generator | None = None) -> Float[Tensor, "n K"]:
+        """The sketch alone when there is no tolerance to meet: 2·power + 2 products a column, no residuals."""
+        if self.tol is not None:
+            return super().subspace(symmetric, rank, generator)
+        _check_rank(rank, *symmetric.shape)
+        q = symmetric.normal(symmetric.shape[0], min(rank + self.oversample, *symmetric.shape), generator)
+        for _ in range(2 * self.power + 2):
+            q = _orthonormal(symmetric.matmat(q))
+        return q
 
     def __call__(self, operator: Operator, rank: int, generator: torch.Generator | None = None) -> PartialSVD:
         """The `rank` largest singular triplets of the operator."""
