@@ -62,14 +62,6 @@ class TrainingPlan:
         >>> plan = plan_training(net, x, x[:, 0].sin(), noise_var=0.1, rank=2, tail=1)
         >>> len(plan.targets), round(plan.beta, 4)  # 1 for the mean, 2 for the head, 1 for the tail
         (4, 0.0167)
-
-    Example:
-        >>> import torch, ntkgp
-        >>> net = ntkgp.mlp(1, width=32, generator=torch.Generator().manual_seed(0))
-        >>> x = torch.linspace(-1, 1, 6).unsqueeze(1)
-        >>> plan = plan_training(net, x, x[:, 0].sin(), noise_var=0.1, rank=2, tail=1)
-        >>> len(plan.targets), round(plan.beta, 4)  # 1 for the mean, 2 for the head, 1 for the tail
-        (4, 0.0167)
     """
 
     targets: Tensor

@@ -51,9 +51,16 @@ class AutodiffRows:
 
     def dense(self) -> Float[Tensor, "nC p"]:
         """The entries of J: one backward pass per point and output."""
-        if not self.network.transformable:
-            return torch.cat([self._row(point, c) for point in self.x for c in range(self.outputs)])
+        if self.network.transformable:
+            try:
+                return self._batched_rows()
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:  # an operation without a batching rule: by plain autograd from now on
+                self.network.transformable = False
+        return torch.cat([self._row(point, c) for point in self.x for c in range(self.outputs)])
 
+    def _batched_rows(self) -> Float[Tensor, "nC p"]:
         def single(params, point):
             return self.network(params, point.unsqueeze(0)).squeeze(0)
 

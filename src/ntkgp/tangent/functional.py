@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev, vmap
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
@@ -86,7 +86,8 @@ class PureNetwork:
         self.anchor = {name: p.detach() for name, p in self.module.named_parameters() if name in names}
         self.space = ParameterSpace({name: p.shape for name, p in self.anchor.items()})
         self.dtype, self.device = next((p.dtype, p.device) for p in self.anchor.values())
-        self.transformable = True  # by torch.func; `probe_transforms` finds out
+        # By torch.func. Recurrent layers are beyond it, and some only warn and crawl; others are found out when it fails.
+        self.transformable = not any(isinstance(part, nn.RNNBase) for part in self.module.modules())
         # Rows that training never touches: forward-mode differentiation does not know of them, reverse mode does.
         self.masks = _padding_masks(self.module)
         self.lock = threading.RLock()  # functional_call swaps tensors inside the copy while it runs
@@ -104,16 +105,6 @@ class PureNetwork:
         other = PureNetwork(self.module, dtype, self.anchor.keys())
         other.transformable = self.transformable
         return other
-
-    def probe_transforms(self, x: Tensor) -> None:
-        """Find out whether torch.func can batch and differentiate the network; recurrent layers are beyond it."""
-        if any(isinstance(part, nn.RNNBase) for part in self.module.modules()):  # some only warn, and crawl
-            self.transformable = False
-            return
-        try:
-            vmap(jacrev(lambda params, point: self(params, point.unsqueeze(0))), in_dims=(None, 0))(self.anchor, x[:1])
-        except RuntimeError:
-            self.transformable = False
 
     def to(self, dtype: torch.dtype) -> "PureNetwork":
         """The same network computing in another dtype."""
