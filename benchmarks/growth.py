@@ -1,17 +1,18 @@
 """How time and memory of `LowRank` grow with the points N, the parameters P, the rank K and the outputs C.
 
 Each setting is fitted and asked 100 queries in a process of its own, with 30 solver iterations whatever they reach. Memory is
-counted beyond the data and the layer factors. The series over P, K and C (and one over N) look for the head in weight space
-throughout; 'automatic' lets the library choose, as a user would have it.
+counted beyond the data and the layer factors; the C library gives freed blocks back at once, or else the heap's holes would be
+counted, at some cost in time. Time is one thread's CPU time, which other processes do not disturb; with --threads 2 or on a GPU
+it is wall-clock time. The series over P, K and C (and one over N) look for the head in weight space throughout; series
+'N' lets the library choose, as a user would have it.
 
-python -m benchmarks.growth                      some minutes on two cores
+python -m benchmarks.growth                      some minutes
 python -m benchmarks.growth --quick              a minute, small N
 python -m benchmarks.growth --device cuda
 """
 
 import argparse
 import math
-import time
 import warnings
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 
 import ntkgp
 from benchmarks.common import save
-from benchmarks.measure import Peak, isolated
+from benchmarks.measure import Peak, clock_of, isolated
 from ntkgp import lowrank
 
 ITERATIONS, QUERIES = 30, 100
@@ -32,7 +33,7 @@ def measure(points: int, width: int, rank: int, outputs: int, weight_side: bool,
     warnings.simplefilter("ignore", ntkgp.NumericalWarning)  # the number of iterations is fixed on purpose
     chosen = lowrank._kernel_side
     if weight_side:
-        lowrank._kernel_side = lambda problem: False
+        lowrank._kernel_side = lambda problem, columns: False
     g = torch.Generator().manual_seed(0)
     net = ntkgp.mlp(8, outputs, width=width, generator=g).to(device)
     method = ntkgp.LowRank(rank=rank, solver=ntkgp.CGLS(tol=0.0, max_iterations=ITERATIONS))
@@ -45,18 +46,19 @@ def measure(points: int, width: int, rank: int, outputs: int, weight_side: bool,
 
     new = torch.randn(QUERIES, 8, generator=g).to(device)
     fit(max(2 * rank, 256))[0].predict(new)
+    clock = clock_of(threads, device)
     with Peak(device) as peak:
-        start = time.perf_counter()
+        start = clock()
         posterior, data = fit(points)
         posterior.predict(new).variance.cpu()
-        seconds = time.perf_counter() - start
+        seconds = clock() - start
     assert isinstance(posterior, lowrank.LowRankPosterior)
     problem = posterior.problem
     factors = points * problem.tangent.chunk(problem.network.cast(problem.x[:1])).bytes_per_point
     return {
         "parameters": problem.jacobian.shape[1], "seconds": seconds, "stages": posterior.seconds, "peak_bytes": peak.bytes,
         "data_bytes": data, "factor_bytes": factors, "beyond_bytes": peak.bytes - data - factors,
-        "kernel_side": not weight_side and chosen(problem), "iterations": posterior.solution.iterations,
+        "kernel_side": not weight_side and chosen(problem, rank), "iterations": posterior.solution.iterations,
     }  # fmt: skip
 
 
@@ -95,7 +97,11 @@ def run(quick: bool, threads: int, device: str) -> dict[str, Any]:
         for setting in choices:
             key = str(setting)
             if key not in done:
-                done[key] = isolated("benchmarks.growth:measure", {**setting, "threads": threads, "device": device})
+                done[key] = isolated(
+                    "benchmarks.growth:measure", {**setting, "threads": threads, "device": device}, eager_release=True
+                )
+                if done[key].get("kernel_side") is False:  # the choice was that of the weight side: no need to run it again
+                    done[str({**setting, "weight_side": True})] = done[key]
             rows.append({**setting, **done[key]})
             result = done[key]
             if "failed" in result:
@@ -110,13 +116,13 @@ def run(quick: bool, threads: int, device: str) -> dict[str, Any]:
             "memory_exponent": exponent(good, axis, "peak_bytes"), "beyond_exponent": exponent(good, axis, "beyond_bytes"),
         }  # fmt: skip
         print(name, {key: value for key, value in series[name].items() if key.endswith("exponent")}, flush=True)
-    return {"device": device, "iterations": ITERATIONS, "queries": QUERIES, "series": series}
+    return {"device": device, "iterations": ITERATIONS, "queries": QUERIES, "threads": threads, "series": series}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the points")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

@@ -78,7 +78,7 @@ def neural_tangents(python: str, net: nn.Module, x: Tensor, matrix: Tensor) -> d
         arrays |= {f"{name}{i}": p.detach().numpy() for name, p in layer.named_parameters()}
     script = Path(__file__).with_name("neural_tangents_kernel.py")
     with tempfile.TemporaryDirectory() as folder:
-        np.savez(Path(folder) / "case.npz", **arrays)
+        np.savez(Path(folder) / "case.npz", allow_pickle=False, **arrays)
         done = subprocess.run([python, str(script), folder], capture_output=True, text=True, timeout=300, check=False)
         if done.returncode != 0:
             return {"failed": (done.stderr.strip().splitlines() or ["?"])[-1][:200]}

@@ -12,6 +12,8 @@ import os
 import resource
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -49,6 +51,11 @@ def _resident(field: str) -> int:
     except (OSError, StopIteration):
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def clock_of(threads: int, device: str = "cpu") -> Callable[[], float]:
+    """CPU time of the process where it has one thread, which other processes do not disturb; else wall-clock time."""
+    return time.process_time if threads == 1 and device == "cpu" else time.perf_counter
 
 
 def isolated(target: str, arguments: dict[str, Any], timeout: float = 900, eager_release: bool = False) -> dict[str, Any]:

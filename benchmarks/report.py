@@ -139,15 +139,21 @@ def growth(r: Record) -> str:
     lines = [
         f"## Growth of time and memory ({'GPU' if cuda else 'CPU'})", "",
         f"`python -m benchmarks.growth{' --device cuda' if cuda else ''}`: `LowRank` fitted and asked {r['queries']} queries, "
-        f"{r['iterations']} solver iterations whatever they reach, a process for each setting. Where a letter does not vary: "
-        f"{_base(r)}. Series 'N' lets the library choose whether to look for the head with the N×N kernel or in weight space, "
-        "as a user has it; the others stay in weight space. 'Beyond' is the peak less the data and the layer factors.", "",
+        f"{r['iterations']} solver iterations whatever they reach, a process for each setting; {_clock(r)}. Where a letter "
+        f"does not vary: {_base(r)}. Series 'N' lets the library choose whether to look for the head with the N×N kernel or "
+        "in weight space, as a user has it; the others stay in weight space. 'Beyond' is the peak less the data and the layer "
+        "factors. Where series 'N' changes sides its exponents mix two methods: judge by 'N, weight side'.", "",
         "![growth](performance_growth.png)" if not cuda else "", "",
         table(("series", "value", "time" if cuda else "time ÷ first", "peak memory", "factors", "beyond", "head found by"),
               rows), "",
         "Exponents (least squares in the logarithms):", "", table(("series", "time", "peak memory", "beyond"), exponents), "",
     ]  # fmt: skip
     return "\n".join([*lines, *_growth_bars(r), "", environment(r)])
+
+
+def _clock(r: Record) -> str:
+    one = r["threads"] == 1 and r["device"] == "cpu"
+    return "time is the CPU time of one thread" if one else "time is wall-clock time"
 
 
 def _base(r: Record) -> str:
@@ -187,9 +193,9 @@ def rivals(r: Record) -> str:
         "## Beside other libraries", "",
         f"`python -m benchmarks.rivals`: epistemic std of one trained 4-64-64-1 network ({r['parameters']:,} parameters), "
         f"N = {r['points']:,}, {r['queries']} queries, prior precision 1, noise std {r['noise']}, float64 unless it says "
-        "otherwise; fit and queries, a process for each method. The error is that of the std against the exact posterior "
-        "(relative L2, and at the worst query). GPyTorch and scikit-learn have no NTK of a given network and are handed ours "
-        "as a kernel function. laplace-torch is given the weights, prior precision and noise, and nothing to tune. "
+        "otherwise; CPU time of fit and queries, a process for each method. The error is that of the std against the exact "
+        "posterior (relative L2, and at the worst query). GPyTorch and scikit-learn have no NTK of a given network and are "
+        "handed ours as a kernel function. laplace-torch is given the weights, prior precision and noise, and nothing to tune. "
         f"{versions}.", "",
         table(("method", "time ÷ `Exact`", "peak memory", "std error", "worst"), rows), "", environment(r),
     ])  # fmt: skip

@@ -30,7 +30,7 @@ def rank_of(case: Case) -> int:
 @pytest.fixture
 def choose(monkeypatch: pytest.MonkeyPatch, side: str) -> str:
     """Look for the head on one side, whichever would be cheaper."""
-    monkeypatch.setattr(lowrank, "_kernel_side", lambda problem: side == "kernel")
+    monkeypatch.setattr(lowrank, "_kernel_side", lambda problem, columns: side == "kernel")
     return side
 
 
@@ -93,6 +93,13 @@ def test_rtol_out_of_reach_says_what_was_reached():
         fitted(case, ntkgp.LowRank(rtol=1e-6, max_rank=2))
 
 
+@pytest.mark.parametrize(("name", "columns", "kernel"), [("paper mlp", 8, True), ("more points than parameters", 1, False)])
+def test_the_side_is_chosen_by_counted_cost(name: str, columns: int, kernel: bool):
+    """12 points and 329 parameters against 40 points and 8."""
+    problem = fitted(by_name(name), ntkgp.LowRank(rank=2)).problem
+    assert lowrank._kernel_side(problem, columns) == kernel
+
+
 def test_growing_keeps_what_was_found():
     problem = fitted(by_name("paper mlp"), ntkgp.LowRank(rank=4)).problem
     svd, g = ntkgp.RandomizedSVD(power=2, tol=None), torch.Generator().manual_seed(0)
@@ -108,7 +115,7 @@ def test_batches_give_the_same_posterior(kept: bool, monkeypatch: pytest.MonkeyP
     case = by_name("two outputs")
     if not kept:
         monkeypatch.setattr(tangent_module, "free_bytes", lambda device: 0)
-    monkeypatch.setattr(lowrank, "_kernel_side", lambda problem: False)
+    monkeypatch.setattr(lowrank, "_kernel_side", lambda problem, columns: False)
     whole = fitted(case, ntkgp.LowRank(rank=6, tail=3, solver=TIGHT))
     loader = DataLoader(TensorDataset(case.x, case.y), batch_size=5)
     options = {"noise_var": case.noise_var, "method": ntkgp.LowRank(rank=6, tail=3, solver=TIGHT)}

@@ -119,7 +119,7 @@ def _grow(problem: Problem, head: Head | None, rank: int, svd: SVDMethod, genera
     v = torch.zeros(parameters, 0, dtype=torch.float64, device=device) if head is None else head.v
     image = v if head is None else head.image
     extra = rank - v.shape[1]
-    if _kernel_side(problem):
+    if _kernel_side(problem, extra):
         kernel, left = problem.kernel, problem.whitened.matmat(v)
 
         def rest_of_kernel(u: Tensor) -> Tensor:
@@ -146,10 +146,16 @@ def _grow(problem: Problem, head: Head | None, rank: int, svd: SVDMethod, genera
     return Head.of(problem.normal, basis, images, problem.trace, rank)
 
 
-def _kernel_side(problem: Problem) -> bool:
-    """Whether to look for the head with J̃J̃ᵀ written out: 2N² operations a column instead of 4NP, if N² numbers fit."""
+def _kernel_side(problem: Problem, columns: int) -> bool:
+    """Whether to look for the head with J̃J̃ᵀ written out, by counted cost: if it fits, and if forming it pays.
+
+    Some four products are made: on the weight side each takes 2·NC·P multiplications a column, with the kernel (NC)² after
+    the N²/2 comparisons of points that form it.
+    """
     rows, parameters = problem.jacobian.shape
-    return rows <= parameters and 4 * 8 * rows**2 < free_bytes(problem.network.device)
+    fits = 4 * 8 * rows**2 < free_bytes(problem.network.device)
+    forming = problem.points**2 / 2 * problem.tangent.chunk(problem.network.cast(problem.x[:1])).kernel_operations
+    return fits and forming + 4 * columns * rows**2 < 4 * columns * 2 * rows * parameters
 
 
 def _rough(problem: Problem) -> Callable[[Tensor], Tensor] | None:

@@ -1,6 +1,7 @@
 """Some rows of J(x): layer factors where they are known, autodiff for the other parameters."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -89,14 +90,41 @@ class Chunk:
         """The same with factors in another dtype."""
         return Chunk([factor.to(dtype) for factor in self.factors], self.others, self.count)
 
+    def room_for(self, points: int, others: AutodiffRows | None) -> "Chunk":
+        """Memory for more points of the same kind, to be filled by :meth:`write`.
+
+        One allocation, because kept factors between freed intermediates would leave holes almost as large as themselves.
+        """
+        return Chunk([_mapped(factor, lambda t: t.new_empty(points, *t.shape[1:])) for factor in self.factors], others, points)
+
+    def write(self, start: int, part: "Chunk") -> None:
+        """Put the factors of some points where they belong."""
+        for mine, theirs in zip(self.factors, part.factors, strict=True):
+            for name, tensor in _tensors(theirs).items():
+                _tensors(mine)[name][start : start + part.count] = tensor
+
     def working_numbers(self, columns: int) -> int:
         """Numbers per point in the largest intermediate of a product with `columns` columns."""
         return max(part.working_numbers(columns) for part in (*self.factors, *([self.others] if self.others else [])))
 
     @property
+    def kernel_operations(self) -> int:
+        """Multiplications to compare two points in a kernel; autodiff rows cost their dot products."""
+        others = self.others.outputs**2 * self.others.space.size if self.others else 0
+        return others + sum(factor.kernel_operations for factor in self.factors)
+
+    @property
     def bytes_per_point(self) -> int:
         """Memory it takes to keep the chunk."""
         return sum(factor.bytes_per_point for factor in self.factors)
+
+
+def _tensors(factor: Factor) -> dict[str, Tensor]:
+    return {field: value for field, value in vars(factor).items() if isinstance(value, Tensor)}
+
+
+def _mapped(factor: Factor, change: Callable[[Tensor], Tensor]) -> Factor:
+    return replace(factor, **{name: change(tensor) for name, tensor in _tensors(factor).items()})  # pyright: ignore
 
 
 def _sum(terms: list[Tensor]) -> Tensor:

@@ -25,6 +25,11 @@ class Factor(ABC):
     def working_numbers(self, columns: int) -> int:
         """Numbers per point in the largest intermediate of a product with `columns` columns."""
 
+    @property
+    @abstractmethod
+    def kernel_operations(self) -> int:
+        """Multiplications to compare two points in a kernel."""
+
     @abstractmethod
     def points(self, rows: slice) -> "Factor":
         """The same for fewer points, as views."""
@@ -68,6 +73,11 @@ class Direct(Factor):
     def working_numbers(self, columns: int) -> int:
         """Numbers per point in the largest intermediate of a product with `columns` columns."""
         return self.j.shape[1] * columns
+
+    @property
+    def kernel_operations(self) -> int:
+        """Multiplications to compare two points in a kernel."""
+        return self.j.shape[1] ** 2 * self.j.shape[2]
 
     def points(self, rows: slice) -> "Direct":
         """The same for fewer points, as views."""
@@ -132,6 +142,13 @@ class Outer(Factor):
         _, C, T, o = self.g.shape
         i = self.a.shape[-1]
         return C * o * i if self._rows_first(columns) else T * columns * min(o, C * i)
+
+    @property
+    def kernel_operations(self) -> int:
+        """Multiplications to compare two points in a kernel."""
+        _, C, T, o = self.g.shape
+        i = self.a.shape[-1]
+        return C * C * o + i if T == 1 else C * C * o * i
 
     def points(self, rows: slice) -> "Outer":
         """The same for fewer points, as views."""
@@ -211,6 +228,12 @@ class Lookup(Factor):
         """Numbers per point in the largest intermediate of a product with `columns` columns."""
         _, _, T, d = self.g.shape
         return T * columns * d
+
+    @property
+    def kernel_operations(self) -> int:
+        """Multiplications to compare two points in a kernel."""
+        _, C, T, d = self.g.shape
+        return C * C * T * T * d
 
     def points(self, rows: slice) -> "Lookup":
         """The same for fewer points, as views."""

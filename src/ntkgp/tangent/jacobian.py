@@ -93,7 +93,8 @@ class Jacobian:
         """
         budget, start = working_bytes(vectors.device), 0
         for chunk in self._chunks():
-            per_point = chunk.working_numbers(vectors.shape[1]) * vectors.element_size()
+            # The intermediates, and the factors once more where they are widened.
+            per_point = chunk.working_numbers(vectors.shape[1]) * vectors.element_size() + 2 * chunk.bytes_per_point
             for piece in _split(chunk, max(1, int(budget // max(per_point, 1)))):
                 stop = start + piece.count * self.outputs
                 yield piece.to(vectors.dtype), slice(start, stop)

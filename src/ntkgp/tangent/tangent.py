@@ -49,53 +49,65 @@ class Tangent:
     def over(self, batches: Callable[[], Iterator[Tensor]], points: int) -> Jacobian:
         """J over all points of some batches.
 
-        The factors are kept if they fit half of the free memory; if not, each product goes through the batches again.
+        The factors are kept if they fit half of the free memory and no parameter is left to autodiff; if not, each product goes
+        through the batches again.
         """
-        keep: list[Chunk] | None = None
+        kept: Chunk | None = None
 
         def chunks() -> Iterator[Chunk]:
-            nonlocal keep
-            if keep is not None:
-                yield from keep
+            nonlocal kept
+            if kept is not None:
+                yield kept
                 return
-            found: list[Chunk] = []
-            seen, fits = 0, True
+            seen, room = 0, None
             for x in batches():
                 chunk = self.chunk(self.network.cast(x))
-                seen, fits = (
-                    seen + chunk.count,
-                    fits and 2 * chunk.bytes_per_point * points < free_bytes(x.device) + _held(found),
-                )
-                found = [*found, chunk] if fits else []
+                if seen == 0 and self._fits(chunk, points) and chunk.others is None:
+                    room = chunk.room_for(points, None)
+                if seen + chunk.count > points:
+                    seen += chunk.count
+                    break
+                if room is not None:
+                    room.write(seen, chunk)
+                seen += chunk.count
                 yield chunk
             if seen != points:
                 raise ValueError(f"x gave {seen} points in this pass and {points} in the first; batches must stay the same")
-            keep = found if fits else None
+            kept = room
 
         return Jacobian(self.layout, chunks, points, self.outputs)
 
     def at(self, x: Tensor) -> Jacobian:
         """J(x); its factors are kept if they fit half of the free memory. Differentiable in x if x asks for gradients."""
         x = self.network.cast(x)
-        per_point = self.chunk(x[:1].detach()).bytes_per_point
-        rows = max(1, min(len(x), working_bytes(x.device) // (4 * max(per_point, 1)), 65536))
+        sample = self.chunk(x[:1].detach())
+        rows = max(1, min(len(x), working_bytes(x.device) // (4 * max(sample.bytes_per_point, 1)), 65536))
         parts = x.split(rows)
-        if per_point * len(x) > free_bytes(x.device) / 2:
+        if len(parts) == 1:
+            only = self.chunk(x)
+            return Jacobian(self.layout, lambda: iter([only]), len(x), self.outputs)
+        if not self._fits(sample, len(x)):
             return Jacobian(self.layout, lambda: map(self.chunk, parts), len(x), self.outputs)
-        kept = [self.chunk(part) for part in parts]
-        return Jacobian(self.layout, lambda: iter(kept), len(x), self.outputs)
+        if x.requires_grad:
+            each = [self.chunk(part) for part in parts]
+            return Jacobian(self.layout, lambda: iter(each), len(x), self.outputs)
+        room = sample.room_for(len(x), self._others(x))
+        for k, part in enumerate(parts):
+            room.write(k * rows, self.chunk(part))
+        return Jacobian(self.layout, lambda: iter([room]), len(x), self.outputs)
 
     def chunk(self, x: Tensor) -> Chunk:
         """The rows of J at a few points: one forward and C backward passes."""
         found = self._factors.at(x, self.outputs)
-        others = None
-        if self.layout.slow.size:
-            others = AutodiffRows(self.network, self.layout.slow, self.scales, x, self.outputs)
-        return Chunk([found[layer] for layer in self.layout.layers], others, len(x))
+        return Chunk([found[layer] for layer in self.layout.layers], self._others(x), len(x))
 
+    def _others(self, x: Tensor) -> AutodiffRows | None:
+        if not self.layout.slow.size:
+            return None
+        return AutodiffRows(self.network, self.layout.slow, self.scales, x, self.outputs)
 
-def _held(chunks: list[Chunk]) -> int:
-    return sum(chunk.bytes_per_point * chunk.count for chunk in chunks)
+    def _fits(self, sample: Chunk, points: int) -> bool:
+        return 2 * sample.bytes_per_point * points < free_bytes(self.network.device)
 
 
 def _wrong_factors(factors: LayerFactors, scales: dict[str, float], x: Tensor, outputs: int) -> set[str]:
