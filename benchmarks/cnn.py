@@ -20,7 +20,8 @@ from ntkgp.lowrank import LowRankPosterior
 def network() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, stride=2, padding=1), nn.GroupNorm(4, 16), nn.ReLU(),
-        nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 49, 64), nn.ReLU(), nn.Linear(64, 10),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(),
+        nn.Linear(32 * 49, 64), nn.ReLU(), nn.Linear(64, 10),
     )  # fmt: skip
 
 

@@ -103,8 +103,9 @@ def test_the_side_is_chosen_by_counted_cost(name: str, columns: int, kernel: boo
 def test_growing_keeps_what_was_found():
     problem = fitted(by_name("paper mlp"), ntkgp.LowRank(rank=4)).problem
     svd, g = ntkgp.RandomizedSVD(power=2, tol=None), torch.Generator().manual_seed(0)
-    small = lowrank._grow(problem, None, 4, svd, g)
-    large = lowrank._grow(problem, small, 8, svd, g)
+    bar = lowrank.tqdm(disable=True)
+    small = lowrank._grow(problem, None, 4, svd, g, bar)
+    large = lowrank._grow(problem, small, 8, svd, g, bar)
     torch.testing.assert_close(large.v @ (large.v.T @ small.v), small.v)
     torch.testing.assert_close(large.v.T @ large.v, torch.eye(8).double())
     torch.testing.assert_close(problem.normal(large.v), large.image)
@@ -158,6 +159,17 @@ def test_batches_that_cannot_be_used():
 
     with pytest.raises(ValueError, match="batches must stay the same"):
         ntkgp.fit(case.module(), Shrinking(), noise_var=0.1, method=ntkgp.LowRank(rank=2))
+
+
+def test_progress_is_shown_on_request_only(capsys: pytest.CaptureFixture[str]):
+    case = by_name("paper mlp")
+    for method in (ntkgp.LowRank(rank=2), ntkgp.LowRank(rtol=0.5)):
+        case.fit(method)
+        assert capsys.readouterr().err == ""
+        case.fit(method, progress=True)
+        shown = capsys.readouterr().err
+        assert "finding the head" in shown
+        assert "solving" in shown
 
 
 def test_rank_or_rtol():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from ntkgp._checks import check_count, check_rank
 from ntkgp._types import NumericalWarning
@@ -71,9 +72,10 @@ class LowRank:
         check_count(self.tail, "tail", 0)
         if self.rank is not None:
             check_rank(self.rank, rows, parameters)
-            head, width = _grow(problem, None, self.rank, self.svd, generator), None
+            with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
+                head, width = _grow(problem, None, self.rank, self.svd, generator, bar), None
         else:
-            head, width = self._grow_until_tight(problem, generator)
+            head, width = self._grow_until_tight(problem, generator, progress)
         clock("head")
         c, draws = _right_hand_sides(problem, self.tail, generator)
         solution = self.solver.solve(
@@ -87,7 +89,7 @@ class LowRank:
             problem, head, head.explained(), solution.x[:, :1], tail, solution, width, self.solver, clock.seconds
         )
 
-    def _grow_until_tight(self, problem: Problem, generator: torch.Generator | None) -> tuple[Head, float]:
+    def _grow_until_tight(self, problem: Problem, generator: torch.Generator | None, progress: bool) -> tuple[Head, float]:
         assert self.rtol is not None
         x = problem.x
         if self.points is None:
@@ -97,12 +99,14 @@ class LowRank:
             points = problem.checked(self.points)
         limit = min(self.max_rank, *problem.jacobian.shape)
         head, rank = None, min(32, limit)
-        while True:
-            head = _grow(problem, head, rank, self.svd, generator)
-            width = _bracket_width(problem, head, points)
-            if width <= self.rtol or rank == limit:
-                break
-            rank = min(2 * rank, limit)
+        with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
+            while True:
+                head = _grow(problem, head, rank, self.svd, generator, bar)
+                width = _bracket_width(problem, head, points)
+                bar.set_postfix(rank=rank, bracket=f"{width:.1e}")
+                if width <= self.rtol or rank == limit:
+                    break
+                rank = min(2 * rank, limit)
         if width > self.rtol:
             warnings.warn(
                 f"the bracket is {width:.2g} wide (relative) at rank {rank}, not {self.rtol:.2g}; raise max_rank, or noise_var",
@@ -112,7 +116,7 @@ class LowRank:
         return head, width
 
 
-def _grow(problem: Problem, head: Head | None, rank: int, svd: SVDMethod, generator: torch.Generator | None) -> Head:
+def _grow(problem: Problem, head: Head | None, rank: int, svd: SVDMethod, generator: torch.Generator | None, bar: tqdm) -> Head:
     """A head of `rank` directions; those already found are kept, and only new ones are looked for."""
     rows, parameters = problem.jacobian.shape
     device = problem.network.device
@@ -123,6 +127,7 @@ def _grow(problem: Problem, head: Head | None, rank: int, svd: SVDMethod, genera
         kernel, left = problem.kernel, problem.whitened.matmat(v)
 
         def rest_of_kernel(u: Tensor) -> Tensor:
+            bar.update()
             return kernel @ u - left @ (left.T @ u)
 
         operator = Operator((rows, rows), rest_of_kernel, rest_of_kernel, torch.float64, device)
@@ -134,6 +139,7 @@ def _grow(problem: Problem, head: Head | None, rank: int, svd: SVDMethod, genera
 
         def rest_of_normal(z: Tensor) -> Tensor:
             z = problem.normal(z - steer @ (steer.T @ z))
+            bar.update()
             return z - steer @ (steer.T @ z)
 
         operator = Operator((parameters, parameters), rest_of_normal, rest_of_normal, dtype, device)

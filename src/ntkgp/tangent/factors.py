@@ -201,7 +201,9 @@ class Outer(Factor):
         m, T2 = other.a.shape[:2]
         if T == T2 == 1:
             gram = (self.g.reshape(n * C, o) @ other.g.reshape(m * C, o).T).view(n, C, m, C)
-            return (gram * (self.a[:, 0] @ other.a[:, 0].T).view(n, 1, m, 1)).view(n * C, m * C)
+            inputs = (self.a[:, 0] @ other.a[:, 0].T).view(n, 1, m, 1)
+            product = gram * inputs if gram.requires_grad or inputs.requires_grad else gram.mul_(inputs)
+            return product.view(n * C, m * C)
         return self.dense() @ other.dense().T
 
     def diag(self) -> Float[Tensor, "nC"]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from ntkgp.tangent.chunk import Chunk, Layout
 
 COLUMNS = 1024  # multiplied together: enough to keep matrix products busy
-TILE = 512  # points of a kernel block
+TILE = 256  # points of a kernel block: small enough for the cache
 
 
 class Jacobian:
@@ -61,7 +61,7 @@ class Jacobian:
     def kernel(self, other: "Jacobian | None" = None) -> Float[Tensor, "NC MC"]:
         """J(x) J(x′)ᵀ, block against block; with x′ = x (`other` None) only half of the blocks are computed.
 
-        Cost: 2·N·M·Σ_layers(C²o + i) operations for linear layers; memory the result and three blocks of 512 points.
+        Cost: 2·N·M·Σ_layers(C²o + i) operations for linear layers; memory the result and three blocks of 256 points.
         """
         left = self._tiles()
         if other is not None:

@@ -9,7 +9,7 @@ from ntkgp.tangent.factors import Direct, Factor, Lookup, Outer
 from ntkgp.tangent.functional import PureNetwork
 from ntkgp.tangent.layers import Layer, layer_kind
 
-Call = tuple[str, Tensor, Tensor]  # where, the layer's input, a zero added to its output
+Call = tuple[str, Tensor, int, Tensor]  # where, the layer's input and its version, a zero added to its output
 
 
 class LayerFactors:
@@ -49,6 +49,8 @@ class LayerFactors:
         create_graph = x.requires_grad and torch.is_grad_enabled()
         with torch.enable_grad():
             out, calls = self._record(x)
+            if any(a._version != version for _, a, version, _ in calls):
+                out, calls = self._record(x, copy=True)  # a layer's input was overwritten in place after it was used
             if not calls:
                 return {}
             probes = [probe for *_, probe in calls]
@@ -60,20 +62,20 @@ class LayerFactors:
         modules = dict(self.network.module.named_modules())
         uses: dict[Layer, list[Factor]] = {}
         with torch.set_grad_enabled(create_graph):
-            for (path, a, _), *g in zip(calls, *gradients, strict=True):
+            for (path, a, *_), *g in zip(calls, *gradients, strict=True):
                 layer = self.layers[path]
                 uses.setdefault(layer, []).append(layer.factor(modules[path], a if create_graph else a.detach(), g, len(x)))
             return {layer: _one(found) for layer, found in uses.items()}
 
-    def _record(self, x: Tensor) -> tuple[Tensor, list[Call]]:
+    def _record(self, x: Tensor, copy: bool = False) -> tuple[Tensor, list[Call]]:
         """One forward pass: each call of a factored layer, with its input and a zero added to its output."""
         calls: list[Call] = []
 
         def hook(path: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
             def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
                 probe = torch.zeros_like(output, requires_grad=True)
-                # The clone keeps the input safe from modules that overwrite their activations in place.
-                calls.append((path, inputs[0].clone(), probe))
+                a = inputs[0].clone() if copy else inputs[0]
+                calls.append((path, a, a._version, probe))
                 return output + probe
 
             return record
