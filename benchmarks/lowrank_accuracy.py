@@ -11,6 +11,7 @@ import torch
 
 import ntkgp
 from benchmarks.common import save
+from ntkgp.lowrank import LowRankPosterior
 
 
 def relative(value: torch.Tensor, reference: torch.Tensor) -> float:
@@ -31,6 +32,7 @@ def run(points: int, width: int, ranks: list[int], device: torch.device) -> dict
         start = time.perf_counter()
         method = ntkgp.LowRank(rank=rank, solver=ntkgp.CGLS(tol=1e-8, max_iterations=5000))
         posterior = ntkgp.fit(net, x, y, noise_var=0.01, method=method, generator=torch.Generator().manual_seed(1))
+        assert isinstance(posterior, LowRankPosterior)
         p = posterior.predict(new)
         inside = (p.lower <= exact.variance * (1 + 1e-9)) & (exact.variance <= p.upper * (1 + 1e-9))
         rows.append({

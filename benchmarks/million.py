@@ -13,6 +13,7 @@ import torch
 
 import ntkgp
 from benchmarks.common import save
+from ntkgp.lowrank import LowRankPosterior
 from ntkgp.problem import pose
 
 
@@ -68,6 +69,7 @@ def run(points: int, width: int, rank: int, queries: int, tol: float, power: int
     method = ntkgp.LowRank(rank=rank, svd=ntkgp.RandomizedSVD(power=power, tol=None), solver=ntkgp.CGLS(tol=tol))
     posterior = ntkgp.fit(net, x, y, noise_var=0.01, method=method, generator=torch.Generator().manual_seed(1))
     fitted = sync(device)
+    assert isinstance(posterior, LowRankPosterior)
     new = torch.randn(queries, 8, generator=torch.Generator().manual_seed(2)).to(device)
     p = posterior.predict(new)
     answered = sync(device)
