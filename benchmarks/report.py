@@ -64,7 +64,7 @@ def kernel(r: Record) -> str:
         f"`python -m benchmarks.kernel`: the {r['points']} × {r['points']} kernel matrix of the 8-{r['width']}-{r['width']}-1 "
         f"network ({r['parameters']:,} parameters) in {r['dtype']} on {r['threads']} threads. Best of five against best of "
         "two, the rival with all samples at a time or 64, whichever is faster. The set-up check compares the layer factors "
-        "with autodiff on three points. Memory is the resident set above that before the call, in a process of its own that "
+        "with autodiff on two points. Memory is the resident set above that before the call, in a process of its own that "
         "gives freed blocks back at once.", "",
         table(("", "time ÷ ours", "peak memory"), rows), "",
         f"The two matrices differ by {r['difference']:.1e} (relative). One N×N matrix is {mib(r['square_bytes'])}, the factors "
@@ -234,6 +234,23 @@ def million(r: Record) -> str:
     return "\n".join([*lines, "", environment(r)])
 
 
+def cnn(r: Record) -> str:
+    facts = [
+        ("points, outputs, parameters", f"{r['points']:,}, {r['outputs']}, {r['parameters']:,}"),
+        ("rank, solver iterations", f"{r['rank']}, {r['iterations']}"),
+        ("the Jacobian would take", f"{r['jacobian_gib']:.1f} GiB"),
+        ("peak memory beyond the start", f"{r['peak_gib_beyond_start']:.1f} GiB"),
+    ]
+    lines = [
+        "## A convolutional network", "",
+        "`python -m benchmarks.cnn`: two convolutions, group norm and two linear layers on 28×28 inputs, `LowRank` on two cores.", "",
+        table(("", ""), facts), "",
+        bar("a posterior without an N·C × P array", f"{r['peak_gib_beyond_start'] / r['jacobian_gib']:.0%} of its size",
+            r["ordered"] and r["peak_gib_beyond_start"] < r["jacobian_gib"] / 2),
+    ]  # fmt: skip
+    return "\n".join([*lines, "", environment(r)])
+
+
 SECTIONS: list[tuple[str, Callable[[Record], str]]] = [
     ("kernel", kernel),
     ("lowrank_accuracy_cpu", accuracy),
@@ -241,6 +258,7 @@ SECTIONS: list[tuple[str, Callable[[Record], str]]] = [
     ("growth_cpu", growth),
     ("growth_cuda", growth),
     ("million_cuda", million),
+    ("cnn", cnn),
     ("rivals", rivals),
     ("trainers", trainers),
 ]

@@ -156,12 +156,13 @@ def _kernel_side(problem: Problem, columns: int) -> bool:
     """Whether to look for the head with J̃J̃ᵀ written out, by counted cost: if it fits, and if forming it pays.
 
     Some four products are made: on the weight side each takes 2·NC·P multiplications a column, with the kernel (NC)² after
-    the N²/2 comparisons of points that form it.
+    the N²/2 comparisons of points that form it. The kernel is float64, which counts twice beside float32 factors.
     """
     rows, parameters = problem.jacobian.shape
     fits = 4 * 8 * rows**2 < free_bytes(problem.network.device)
     forming = problem.points**2 / 2 * problem.tangent.chunk(problem.network.cast(problem.x[:1])).kernel_operations
-    return fits and forming + 4 * columns * rows**2 < 4 * columns * 2 * rows * parameters
+    weight = 2 if problem.network.dtype == torch.float32 else 1
+    return fits and weight * (forming + 4 * columns * rows**2) < 4 * columns * 2 * rows * parameters
 
 
 def _rough(problem: Problem) -> Callable[[Tensor], Tensor] | None:

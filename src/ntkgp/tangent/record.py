@@ -73,7 +73,7 @@ class LayerFactors:
 
         def hook(path: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
             def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-                probe = torch.zeros_like(output, requires_grad=True)
+                probe = torch.zeros((), dtype=output.dtype, device=output.device, requires_grad=True).expand(output.shape)
                 a = inputs[0].clone() if copy else inputs[0]
                 calls.append((path, a, a._version, probe))
                 return output + probe
