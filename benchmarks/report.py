@@ -243,7 +243,7 @@ def cnn(r: Record) -> str:
     ]
     lines = [
         "## A convolutional network", "",
-        "`python -m benchmarks.cnn`: two convolutions, group norm and two linear layers on 28×28 inputs, `LowRank` on two cores.", "",
+        "`python -m benchmarks.cnn`: two convolutions, group norm, two linear layers, 28×28 inputs, `LowRank`, two cores.", "",
         table(("", ""), facts), "",
         bar("a posterior without an N·C × P array", f"{r['peak_gib_beyond_start'] / r['jacobian_gib']:.0%} of its size",
             r["ordered"] and r["peak_gib_beyond_start"] < r["jacobian_gib"] / 2),

@@ -98,6 +98,7 @@ def test_the_side_is_chosen_by_counted_cost(name: str, columns: int, kernel: boo
     """12 points and 329 parameters against 40 points and 8."""
     problem = fitted(by_name(name), ntkgp.LowRank(rank=2)).problem
     assert lowrank._kernel_side(problem, columns) == kernel
+    assert fitted(by_name(name), ntkgp.LowRank(rank=columns)).side == ("kernel" if kernel else "weights")
 
 
 def test_growing_keeps_what_was_found():
@@ -213,6 +214,25 @@ def test_samples_have_the_posteriors_moments(method: ntkgp.Exact | ntkgp.LowRank
     # The standard error of a sample covariance entry is at most √2 σ_i σ_j / √count.
     off = (torch.cov(flat.T) - truth.covariance).abs() / (spread.unsqueeze(0) * spread.unsqueeze(1))
     assert float(off.max()) <= 5 * (2 / count) ** 0.5
+
+
+@pytest.mark.parametrize("name", ["paper mlp", "cnn"])
+def test_predictions_are_differentiable(name: str):
+    case = by_name(name)
+    posterior = fitted(case, ntkgp.LowRank(rank=3, tail=2))
+    x = case.query[:2].clone().requires_grad_()
+    g = torch.Generator().manual_seed(5)
+    way = torch.randn(x.shape, generator=g, dtype=torch.float64)
+
+    def answer(x: Tensor) -> Tensor:
+        p = posterior.predict(x)
+        return p.mean.sum() + p.variance.sum() + p.lower.sum() + p.upper.sum()
+
+    answer(x).backward()
+    step = 1e-6
+    numeric = (answer(x.detach() + step * way) - answer(x.detach() - step * way)) / (2 * step)
+    assert x.grad is not None
+    torch.testing.assert_close((x.grad * way).sum(), numeric, rtol=1e-4, atol=1e-6)
 
 
 def test_samples_are_differentiable():

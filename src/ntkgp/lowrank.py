@@ -82,11 +82,12 @@ class LowRank:
             problem.normal, torch.cat([c, draws], dim=1), head.precondition, rough=_rough(problem), progress=progress
         )
         clock("solve")
+        side = "kernel" if _kernel_side(problem, head.rank) else "weights"
         # A draw's predictor less what seeing only the head would have predicted: a martingale difference, so its covariance
         # is exactly what the upper bound is too large by, for any head however far from converged.
         tail = solution.x[:, 1:] - head.partial_mean(draws)
         return LowRankPosterior(
-            problem, head, head.explained(), solution.x[:, :1], tail, solution, width, self.solver, clock.seconds
+            problem, head, head.explained(), solution.x[:, :1], tail, solution, side, width, self.solver, clock.seconds
         )
 
     def _grow_until_tight(self, problem: Problem, generator: torch.Generator | None, progress: bool) -> tuple[Head, float]:
@@ -223,6 +224,7 @@ class LowRankPosterior(Posterior):
     mean: Float[Tensor, "P 1"]
     tail: Float[Tensor, "P T"]
     solution: Solution
+    side: str  # where the head was looked for: "kernel" or "weights", whichever was cheaper
     bracket_width: float | None  # reached, where rtol asked for it
     solver: CGLS
     seconds: dict[str, float]  # spent on each stage

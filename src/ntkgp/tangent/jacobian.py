@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkgp.tangent.chunk import Chunk, Layout
+from ntkgp.tangent.memory import free_bytes
 
 COLUMNS = 1024  # multiplied together: enough to keep matrix products busy
 TILE = 256  # points of a kernel block: small enough for the cache
@@ -103,7 +104,8 @@ class Jacobian:
 
 def working_bytes(device: torch.device) -> int:
     """Memory for the intermediates of one product: enough to keep the arithmetic busy, little beside the device's memory."""
-    return 2 * 2**30 if device.type == "cuda" else 128 * 2**20
+    most = 2 * 2**30 if device.type == "cuda" else 128 * 2**20
+    return max(2**20, min(most, free_bytes(device) // 16))
 
 
 def _split(chunk: Chunk, size: int) -> list[Chunk]:
