@@ -66,7 +66,7 @@ def test_float32_modules_are_answered_in_float32(name: str):
 
 
 def test_the_tail_is_unbiased_for_any_head():
-    """With a head that has barely been looked for: the mean over draws of T = 10 lies within four standard errors."""
+    """With a head that has barely been looked for: the mean over 2000 draws lies within four standard errors."""
     case = by_name("noise per output")
     poor = ntkgp.RandomizedSVD(oversample=0, power=0, tol=None)
     method = ntkgp.LowRank(rank=3, tail=2000, svd=poor, solver=ntkgp.CGLS(tol=1e-8))
@@ -105,8 +105,8 @@ def test_growing_keeps_what_was_found():
     problem = fitted(by_name("paper mlp"), ntkgp.LowRank(rank=4)).problem
     svd, g = ntkgp.RandomizedSVD(power=2, tol=None), torch.Generator().manual_seed(0)
     bar = lowrank.tqdm(disable=True)
-    small = lowrank._grow(problem, None, 4, svd, g, bar)
-    large = lowrank._grow(problem, small, 8, svd, g, bar)
+    small = lowrank._grow(problem, None, 4, svd, False, g, bar)
+    large = lowrank._grow(problem, small, 8, svd, False, g, bar)
     torch.testing.assert_close(large.v @ (large.v.T @ small.v), small.v)
     torch.testing.assert_close(large.v.T @ large.v, torch.eye(8).double())
     torch.testing.assert_close(problem.normal(large.v), large.image)

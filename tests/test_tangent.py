@@ -184,3 +184,18 @@ def test_predictions_are_differentiable_in_x(kind: str, answer: str, method: ntk
     # Differences of networks divided by a signal of 1e-4 lose four digits, which steps of 1e-4 leave enough of.
     assert torch.autograd.gradcheck(lambda x: ANSWERS[answer](posterior, x), (x,), eps=1e-4, atol=1e-6, rtol=1e-5)
     assert not ANSWERS[answer](posterior, x.detach()).requires_grad
+
+
+def test_large_images_are_recorded_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    """Patches of an image take more room than its factors: chunks must follow what is held while they are recorded."""
+    module = nn.Sequential(nn.Conv2d(1, 4, 5), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 1)).double()
+    x = torch.randn(9, 1, 20, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    tangent, sizes = Tangent(PureNetwork(module), x, 1), []
+    record = tangent.chunk
+    monkeypatch.setattr(tangent, "chunk", lambda x: sizes.append(len(x)) or record(x))
+    monkeypatch.setattr("ntkgp.tangent.tangent.working_bytes", lambda device: 500_000)
+    j = oracle.jacobian(module, x)[:, order_of(tangent)]
+    assert error(tangent.at(x).kernel(), j @ j.T) <= 1e-12
+    patches = 16 * 16 * 25 * 8  # bytes, of one image
+    assert 1 <= max(sizes) <= 500_000 // patches
+    assert sum(sizes) == 9 + 1  # each image once, and one to see what is kept of it

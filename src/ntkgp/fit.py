@@ -68,7 +68,7 @@ def fit(
 
 
 def as_data(module: nn.Module, x: Tensor | Iterable[tuple[Tensor, Tensor]], y: Tensor | None) -> Tensor | Batches:
-    """X as it is, or as checked batches when it is not a tensor."""
+    """The points as they are, or as checked batches when they are not a tensor."""
     if isinstance(x, Tensor):
         if y is None:
             raise ValueError("y is missing; pass the targets, or x as an iterable of (x, y) batches")

@@ -21,6 +21,8 @@ from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.problem import Problem
 from ntkgp.tangent.memory import free_bytes
 
+START = 32  # rank from which a tolerance on the bracket grows
+
 
 @dataclass(frozen=True)
 class LowRank:
@@ -67,22 +69,23 @@ class LowRank:
         clock = _Clock(problem.network.device)
         rows, parameters = problem.jacobian.shape  # the first look at J(x) computes its factors
         clock("factors")
+        kernel_side = _kernel_side(problem, self.rank or START)
         if (self.rank is None) == (self.rtol is None):
             raise ValueError(f"give LowRank either a rank or an rtol, got rank={self.rank}, rtol={self.rtol}")
         check_count(self.tail, "tail", 0)
         if self.rank is not None:
             check_rank(self.rank, rows, parameters)
             with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
-                head, width = _grow(problem, None, self.rank, self.svd, generator, bar), None
+                head, width = _grow(problem, None, self.rank, self.svd, kernel_side, generator, bar), None
         else:
-            head, width = self._grow_until_tight(problem, generator, progress)
+            head, width = self._grow_until_tight(problem, kernel_side, generator, progress)
         clock("head")
         c, draws = _right_hand_sides(problem, self.tail, generator)
         solution = self.solver.solve(
             problem.normal, torch.cat([c, draws], dim=1), head.precondition, rough=_rough(problem), progress=progress
         )
         clock("solve")
-        side = "kernel" if _kernel_side(problem, head.rank) else "weights"
+        side = "kernel" if kernel_side else "weights"
         # A draw's predictor less what seeing only the head would have predicted: a martingale difference, so its covariance
         # is exactly what the upper bound is too large by, for any head however far from converged.
         tail = solution.x[:, 1:] - head.partial_mean(draws)
@@ -90,7 +93,9 @@ class LowRank:
             problem, head, head.explained(), solution.x[:, :1], tail, solution, side, width, self.solver, clock.seconds
         )
 
-    def _grow_until_tight(self, problem: Problem, generator: torch.Generator | None, progress: bool) -> tuple[Head, float]:
+    def _grow_until_tight(
+        self, problem: Problem, kernel_side: bool, generator: torch.Generator | None, progress: bool
+    ) -> tuple[Head, float]:
         assert self.rtol is not None
         x = problem.x
         if self.points is None:
@@ -99,10 +104,10 @@ class LowRank:
         else:
             points = problem.checked(self.points)
         limit = min(self.max_rank, *problem.jacobian.shape)
-        head, rank = None, min(32, limit)
+        head, rank = None, min(START, limit)
         with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
             while True:
-                head = _grow(problem, head, rank, self.svd, generator, bar)
+                head = _grow(problem, head, rank, self.svd, kernel_side, generator, bar)
                 width = _bracket_width(problem, head, points)
                 bar.set_postfix(rank=rank, bracket=f"{width:.1e}")
                 if width <= self.rtol or rank == limit:
@@ -117,14 +122,22 @@ class LowRank:
         return head, width
 
 
-def _grow(problem: Problem, head: Head | None, rank: int, svd: SVDMethod, generator: torch.Generator | None, bar: tqdm) -> Head:
+def _grow(
+    problem: Problem,
+    head: Head | None,
+    rank: int,
+    svd: SVDMethod,
+    kernel_side: bool,
+    generator: torch.Generator | None,
+    bar: tqdm,
+) -> Head:
     """A head of `rank` directions; those already found are kept, and only new ones are looked for."""
     rows, parameters = problem.jacobian.shape
     device = problem.network.device
     v = torch.zeros(parameters, 0, dtype=torch.float64, device=device) if head is None else head.v
     image = v if head is None else head.image
     extra = rank - v.shape[1]
-    if _kernel_side(problem, extra):
+    if kernel_side:
         kernel, left = problem.kernel, problem.whitened.matmat(v)
 
         def rest_of_kernel(u: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class Problem:
 
     @property
     def whitened_residual(self) -> Float[Tensor, "NC"]:
-        """R in units of each observation's noise."""
+        """The residuals in units of each observation's noise."""
         return self.residual / self.noise_std
 
     @property

@@ -35,8 +35,14 @@ class AutodiffRows:
         def column(tangent):
             return jvp(lambda params: self.network(params, self.x), (self._params,), (tangent,))[1].flatten()
 
-        with _forward_mode:
-            return vmap(column)(tangents).T.to(v.dtype)
+        try:
+            with _forward_mode:
+                return vmap(column)(tangents).T.to(v.dtype)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # an operation without a forward-mode derivative: by plain autograd from now on
+            self.network.transformable = False
+            return self.dense().to(v.dtype) @ v.T
 
     def accumulate(self, u: Float[Tensor, "nC S"], out: Float[Tensor, "S p"]) -> None:
         """Add Jᵀ u to `out`, all columns together."""

@@ -67,6 +67,13 @@ class LayerFactors:
                 uses.setdefault(layer, []).append(layer.factor(modules[path], a if create_graph else a.detach(), g, len(x)))
             return {layer: _one(found) for layer, found in uses.items()}
 
+    def recording_numbers(self, point: Tensor, outputs: int) -> int:
+        """Numbers held per point while its factors are recorded: activations, patches, and a gradient per output."""
+        _, calls = self._record(point)
+        positions = [probe.numel() // self.layers[path].shape[0] * self.layers[path].shape[1:].numel()
+                     for path, *_, probe in calls]  # fmt: skip
+        return sum(positions) + sum(3 * a.numel() + (outputs + 3) * probe.numel() for _, a, _, probe in calls)
+
     def _record(self, x: Tensor, copy: bool = False) -> tuple[Tensor, list[Call]]:
         """One forward pass: each call of a factored layer, with its input and a zero added to its output."""
         calls: list[Call] = []

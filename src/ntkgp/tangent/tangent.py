@@ -80,15 +80,13 @@ class Tangent:
     def at(self, x: Tensor) -> Jacobian:
         """J(x); its factors are kept if they fit half of the free memory. Differentiable in x if x asks for gradients."""
         x = self.network.cast(x)
-        if len(x) <= 1024 and self.space.size <= 10**6:  # small whatever the layers are
-            small = self.chunk(x)
-            return Jacobian(self.layout, lambda: iter([small]), len(x), self.outputs)
-        sample = self.chunk(x[:1].detach())
-        rows = max(1, min(len(x), working_bytes(x.device) // (4 * max(sample.bytes_per_point, 1)), 65536))
+        numbers = self._factors.recording_numbers(x[:1].detach(), self.outputs)
+        rows = max(1, min(len(x), working_bytes(x.device) // max(8 * numbers, 1), 65536))
         parts = x.split(rows)
         if len(parts) == 1:
             only = self.chunk(x)
             return Jacobian(self.layout, lambda: iter([only]), len(x), self.outputs)
+        sample = self.chunk(x[:1].detach())
         if not self._fits(sample, len(x)):
             return Jacobian(self.layout, lambda: map(self.chunk, parts), len(x), self.outputs)
         if x.requires_grad:
