@@ -2,13 +2,15 @@
 
 from ntkgp._types import NumericalWarning
 from ntkgp.covariance import PaperCovariance, TightCovariance
+from ntkgp.diagnostics import KernelRegime, Report, kernel_regime, report
+from ntkgp.evaluation import Evaluation, evaluate
 from ntkgp.exact import Exact
 from ntkgp.fit import fit
 from ntkgp.kernels import kernel, kernel_diag
 from ntkgp.linalg.cgls import CGLS
 from ntkgp.linalg.svd import DenseSVD, Lanczos, PartialSVD, PowerIteration, RandomizedSVD
 from ntkgp.lowrank import LowRank
-from ntkgp.networks import NTKLinear, TrigonometricInputs, mlp
+from ntkgp.networks import InputScales, NTKLinear, SumOfNetworks, TrigonometricInputs, mlp
 from ntkgp.own_training import TrainingPlan, anchor_penalty, plan_training
 from ntkgp.paper import (
     partial_svd,
@@ -21,6 +23,7 @@ from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.problem import network_mean
 from ntkgp.trained import TrainedNetworks
 from ntkgp.training import AcceleratedGD, Adam
+from ntkgp.tune import Tuned, tune
 
 __version__ = "0.1.0"
 
@@ -29,8 +32,11 @@ __all__ = [
     "AcceleratedGD",
     "Adam",
     "DenseSVD",
+    "Evaluation",
     "Exact",
     "FunctionSample",
+    "InputScales",
+    "KernelRegime",
     "Lanczos",
     "LowRank",
     "NTKLinear",
@@ -41,20 +47,27 @@ __all__ = [
     "PowerIteration",
     "Prediction",
     "RandomizedSVD",
+    "Report",
+    "SumOfNetworks",
     "TightCovariance",
     "TrainedNetworks",
     "TrainingPlan",
     "TrigonometricInputs",
+    "Tuned",
     "anchor_penalty",
+    "evaluate",
     "fit",
     "kernel",
     "kernel_diag",
+    "kernel_regime",
     "mlp",
     "network_mean",
     "partial_svd",
     "plan_training",
     "query_posterior_covariance",
     "query_posterior_mean",
+    "report",
     "train_posterior_covariance",
     "train_posterior_mean",
+    "tune",
 ]

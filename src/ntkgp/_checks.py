@@ -1,7 +1,7 @@
 """Every check of what a user passes in: each error says what was expected, what came, and what to do."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +76,7 @@ def check_targets(y: Tensor, x: Tensor, outputs: int) -> None:
 
 
 def check_noise(noise_var: float | Tensor, shape: tuple[int, ...], name: str = "noise_var") -> Tensor:
-    """The noise variance as an (N, C) float64 tensor: given as a number, per point (N,), or per point and output (N, C)."""
+    """The noise variance as (N, C) in float64: given as a number, per point (N,), output (1, C), or both (N, C)."""
     if isinstance(noise_var, bool) or not isinstance(noise_var, int | float | Tensor):
         raise TypeError(f"{name} must be a number or a torch.Tensor, got {type(noise_var).__name__}")
     # A Python number is a double, whatever torch's default dtype.
@@ -85,8 +85,8 @@ def check_noise(noise_var: float | Tensor, shape: tuple[int, ...], name: str = "
         raise TypeError(f"{name} must be real, got {noise.dtype}")
     noise = noise.to(torch.float64)
     N, C = shape
-    if noise.ndim and tuple(noise.shape) not in {(N,), (N, C)}:
-        raise ValueError(f"{name} must be a number or have shape ({N},) or ({N}, {C}), got {tuple(noise.shape)}")
+    if noise.ndim and tuple(noise.shape) not in {(N,), (N, C), (1, C)}:
+        raise ValueError(f"{name} must be a number or have shape ({N},), ({N}, {C}) or (1, {C}), got {tuple(noise.shape)}")
     if not bool((torch.isfinite(noise) & (noise > 0)).all()):
         raise ValueError(f"{name} must be positive and finite, got {float(noise.min()):.4g} to {float(noise.max()):.4g}")
     return (noise.unsqueeze(-1) if noise.ndim == 1 else noise).expand(N, C)
@@ -143,6 +143,22 @@ def prior_scales(prior_var: float | Mapping[str, float], names: list[str]) -> di
     if unused:
         raise ValueError(f"prior_var names {unused[0]!r}, which owns no trainable parameter; parameters are {names}")
     return scales
+
+
+def chosen_parameters(module: nn.Module, paths: Iterable[str]) -> set[str]:
+    """Names of the trainable parameters inside the modules (or of the parameters) named by `paths`."""
+    if isinstance(paths, str):
+        raise TypeError(f"parameters must be a list of module names, got the string {paths!r}; use [{paths!r}]")
+    names = [name for name, p in module.named_parameters() if p.requires_grad]
+    chosen: set[str] = set()
+    for path in paths:
+        inside = {name for name in names if path == "" or name == path or name.startswith(path + ".")}
+        if not inside:
+            raise ValueError(f"parameters names {path!r}, which owns no trainable parameter; parameters are {names}")
+        chosen |= inside
+    if not chosen:
+        raise ValueError("parameters names no module; expected at least one, or None for all")
+    return chosen
 
 
 def check_count(value: int, name: str, least: int) -> None:

@@ -26,6 +26,7 @@ def fit(
     method: Method | None = None,
     prior_mean: MeanFunction | None = None,
     prior_var: float | Mapping[str, float] = 1.0,
+    parameters: Iterable[str] | None = None,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> Posterior:
@@ -37,11 +38,14 @@ def fit(
         module: any ``nn.Module`` that maps (N, ...) to (N,) or (N, C), deterministic and row by row.
         x: training points, (N, ...); or a re-iterable of (x, y) batches, such as a DataLoader, for data that does not fit.
         y: training targets, (N,) or (N, C); answers come in the same shape and dtype. None when x gives batches.
-        noise_var: variance of the observation noise: a number, one per point (N,), or one per point and output (N, C).
+        noise_var: variance of the observation noise: a number, one per point (N,), one per output (1, C), or one per point and
+            output (N, C).
         method: :class:`Exact`, :class:`LowRank` or :class:`TrainedNetworks`; None takes the first while N·C is small
             (8,000; 30,000 on a GPU) and ``LowRank(rank=256, tail=16)`` beyond.
         prior_mean: None for zero (the paper's shifted targets), a function of x, or :func:`network_mean` for f(x; θ0).
         prior_var: prior variance of the weights' displacement: a number, or one per module name.
+        parameters: names of the modules whose parameters the tangent is taken by (``last_layer(module)`` for the last one);
+            None for all that are trainable.
         generator: source of randomness of methods that need it; the global one when None.
         progress: show a progress bar.
 
@@ -61,7 +65,10 @@ def fit(
         raise TypeError(f"method must be Exact(...), LowRank(...) or TrainedNetworks(...), got {method!r}; add parentheses?")
     if isinstance(data, Batches) and not isinstance(method, LowRank):
         data, y = data.joined()  # these need all points at once
-    problem = pose(module, data, y, noise_var=noise_var, prior_mean=prior_mean, prior_var=prior_var, dtype=method.dtype)
+    problem = pose(
+        module, data, y, noise_var=noise_var, prior_mean=prior_mean, prior_var=prior_var, dtype=method.dtype,
+        parameters=parameters,
+    )  # fmt: skip
     if isinstance(method, Exact):
         return method.fit(problem)
     return method.fit(problem, generator, progress)

@@ -145,3 +145,60 @@ class TrigonometricInputs(nn.Module):
         """[sin t, cos t] with t = π (x − low) / (high − low)."""
         t = (x - self.low) / (self.high - self.low) * math.pi
         return torch.cat([torch.sin(t), torch.cos(t)], dim=-1)
+
+
+class InputScales(nn.Module):
+    """Each input feature times a scale of its own. :func:`ntkgp.tune` learns the scales of every such layer of a module.
+
+    Args:
+        scales: positive, one per feature.
+
+    Example:
+        >>> import torch
+        >>> InputScales(torch.tensor([2.0, 0.1]))(torch.ones(1, 2))
+        tensor([[2.0000, 0.1000]])
+    """
+
+    scale: Tensor
+
+    def __init__(self, scales: Float[Tensor, "D"]):
+        super().__init__()
+        if scales.ndim != 1 or not bool((torch.isfinite(scales) & (scales > 0)).all()):
+            raise ValueError(f"scales must be one positive number per feature, got {scales}")
+        self.register_buffer("scale", scales.detach().clone())
+
+    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
+        """The features, scaled."""
+        return x * self.scale
+
+    def extra_repr(self) -> str:
+        """The number of features."""
+        return f"features={len(self.scale)}"
+
+
+class SumOfNetworks(nn.Module):
+    """The sum of several networks: its tangent kernel is the sum of theirs.
+
+    With equal prior variances of 1/M this averages the kernels of M networks; with learned ones it weighs them.
+
+    Example:
+        >>> import torch, ntkgp
+        >>> nets = [ntkgp.mlp(2, width=16) for _ in range(2)]
+        >>> x = torch.randn(3, 2)
+        >>> apart = ntkgp.kernel(nets[0], x) + ntkgp.kernel(nets[1], x)
+        >>> torch.allclose(ntkgp.kernel(SumOfNetworks(*nets), x), apart, rtol=1e-4)
+        True
+    """
+
+    def __init__(self, *networks: nn.Module):
+        super().__init__()
+        if not networks:
+            raise ValueError("expected at least one network, got none")
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The sum of the outputs."""
+        total = self.networks[0](x)
+        for network in self.networks[1:]:
+            total = total + network(x)
+        return total

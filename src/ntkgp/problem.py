@@ -1,7 +1,7 @@
 """The regression problem after the door: checked, in one dtype, residuals and noise ready, J(x) as an operator."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,7 +9,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ntkgp._checks import check_inputs, check_module, check_noise, check_outputs, check_targets, prior_scales
+from ntkgp._checks import (
+    check_inputs,
+    check_module,
+    check_noise,
+    check_outputs,
+    check_targets,
+    chosen_parameters,
+    prior_scales,
+)
 from ntkgp._types import MeanFunction
 from ntkgp.batches import Batches
 from ntkgp.linalg.operator import Operator
@@ -44,7 +52,7 @@ class Problem:
     residual: Float[Tensor, "NC"]
     noise_std: Float[Tensor, "NC"]
     prior_mean: MeanFunction
-    scalar_noise: float | None
+    common_noise: Float[Tensor, "1 C"] | None  # where it is the same at every point
     vector_output: bool
     user_dtype: torch.dtype
     batches: Batches | None = None  # the points, where they do not fit in memory; x is then the first batch
@@ -133,7 +141,7 @@ class Problem:
 
     def noise_at(self, x: Tensor, noise_var: float | Tensor | None) -> Tensor | None:
         """The noise variance of new points: the one given, else the common one of the training data, else unknown."""
-        value = self.scalar_noise if noise_var is None else noise_var
+        value = self.common_noise if noise_var is None else noise_var
         return None if value is None else check_noise(value, (len(x), self.outputs)).to(x.device)
 
     def shaped(self, values: Float[Tensor, "MC"]) -> Tensor:
@@ -151,10 +159,11 @@ def pose(
     prior_mean: MeanFunction | None = None,
     prior_var: float | Mapping[str, float] = 1.0,
     dtype: torch.dtype | None = None,
+    parameters: Iterable[str] | None = None,
 ) -> Problem:
     """Check what the user passed and pose it as a :class:`Problem`; y = None poses zero targets (covariance only)."""
     first = next(iter(x))[0] if isinstance(x, Batches) else x
-    network, outputs = open_network(module, first, dtype)
+    network, outputs = open_network(module, first, dtype, parameters)
     mean = _mean_function(prior_mean, network, outputs)
     if isinstance(x, Batches):
         parts = [(part_y, _residual(mean, part_x, part_y, outputs, network.dtype))
@@ -172,7 +181,7 @@ def pose(
         residual=residual,
         noise_std=noise.to(network.dtype).sqrt().flatten(),
         prior_mean=mean,
-        scalar_noise=float(noise[0, 0]) if torch.as_tensor(noise_var).ndim == 0 else None,
+        common_noise=noise[:1] if is_common(noise_var) else None,
         vector_output=like.ndim == 1,
         user_dtype=like.dtype,
         batches=x if isinstance(x, Batches) else None,
@@ -183,11 +192,18 @@ def _residual(mean: MeanFunction, x: Tensor, y: Tensor, outputs: int, dtype: tor
     return (y.detach().reshape(len(x), outputs).to(dtype) - _evaluate_mean(mean, x.detach(), outputs, dtype)).flatten()
 
 
-def open_network(module: nn.Module, x: Tensor, dtype: torch.dtype | None = None) -> tuple[PureNetwork, int]:
-    """The module as a pure function in `dtype`, checked on the first points of x, and its number of outputs C."""
+def is_common(noise_var: float | Tensor) -> bool:
+    """Whether the noise is the same at every point: a number, or one per output as (1, C)."""
+    return not isinstance(noise_var, Tensor) or noise_var.ndim == 0 or (noise_var.ndim == 2 and len(noise_var) == 1)
+
+
+def open_network(
+    module: nn.Module, x: Tensor, dtype: torch.dtype | None = None, parameters: Iterable[str] | None = None
+) -> tuple[PureNetwork, int]:
+    """The module as a pure function of its (chosen) parameters, checked on the first points, and its number of outputs C."""
     check_module(module)
     check_inputs(x, module)
-    network = PureNetwork(module, dtype)
+    network = PureNetwork(module, dtype, None if parameters is None else chosen_parameters(module, parameters))
     try:
         outputs = check_outputs(lambda points: network.module(network.cast(points)), network.module, x)
     except RuntimeError as error:

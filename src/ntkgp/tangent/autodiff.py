@@ -75,10 +75,11 @@ class AutodiffRows:
 
     def _row(self, point: Tensor, c: int) -> Float[Tensor, "1 p"]:
         """One row of J by plain autograd."""
+        create_graph = self.network.differentiable(point)
         with torch.enable_grad():
             leaves = {name: p.clone().requires_grad_() for name, p in self._params.items()}
             out = self.network(leaves, point.unsqueeze(0))[0, c]
-            grads = torch.autograd.grad(out, list(leaves.values()), materialize_grads=True, create_graph=point.requires_grad)
+            grads = torch.autograd.grad(out, list(leaves.values()), materialize_grads=True, create_graph=create_graph)
         return self.space.join(self._scaled(dict(zip(leaves, grads, strict=True)))).unsqueeze(0)
 
     def kernel(self, other: "AutodiffRows") -> Float[Tensor, "nC mC"]:

@@ -100,8 +100,8 @@ class Chunk:
     def write(self, start: int, part: "Chunk") -> None:
         """Put the factors of some points where they belong."""
         for mine, theirs in zip(self.factors, part.factors, strict=True):
-            for name, tensor in _tensors(theirs).items():
-                _tensors(mine)[name][start : start + part.count] = tensor
+            for name, tensor in theirs.tensors.items():
+                mine.tensors[name][start : start + part.count] = tensor
 
     def working_numbers(self, columns: int) -> int:
         """Numbers per point in the largest intermediate of a product with `columns` columns."""
@@ -119,12 +119,8 @@ class Chunk:
         return sum(factor.bytes_per_point for factor in self.factors)
 
 
-def _tensors(factor: Factor) -> dict[str, Tensor]:
-    return {field: value for field, value in vars(factor).items() if isinstance(value, Tensor)}
-
-
 def _mapped(factor: Factor, change: Callable[[Tensor], Tensor]) -> Factor:
-    return replace(factor, **{name: change(tensor) for name, tensor in _tensors(factor).items()})  # pyright: ignore
+    return replace(factor, **{name: change(tensor) for name, tensor in factor.tensors.items()})  # pyright: ignore
 
 
 def _sum(terms: list[Tensor]) -> Tensor:

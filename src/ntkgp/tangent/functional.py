@@ -91,11 +91,12 @@ class PureNetwork:
         # Rows that training never touches: forward-mode differentiation does not know of them, reverse mode does.
         self.masks = _padding_masks(self.module)
         self.lock = threading.RLock()  # functional_call swaps tensors inside the copy while it runs
+        self.settings: dict[str, Tensor] = {}
 
     def __call__(self, params: Mapping[str, Tensor], x: Tensor) -> Float[Tensor, "N C"]:
         """f(x; θ) with θ = `params` for the trainable parameters named there and θ0 for the others."""
         with self.lock, _differentiable_attention:
-            out = functional_call(self.module, dict(params), (x,))
+            out = functional_call(self.module, {**self.settings, **params}, (x,))
         return out.reshape(len(x), -1)  # also where a module squeezes the axis of a single point away
 
     def __deepcopy__(self, memo: dict[int, object]) -> "PureNetwork":
@@ -105,6 +106,17 @@ class PureNetwork:
         other = PureNetwork(self.module, dtype, self.anchor.keys())
         other.transformable = self.transformable
         return other
+
+    def with_settings(self, settings: dict[str, Tensor]) -> "PureNetwork":
+        """The same network with other values for some buffers or weights; the values may ask for gradients."""
+        other = copy.copy(self)
+        other.settings = settings
+        other.anchor = {name: settings.get(name, p) for name, p in self.anchor.items()}
+        return other
+
+    def differentiable(self, x: Tensor) -> bool:
+        """Whether someone will ask for gradients by x or by the settings."""
+        return torch.is_grad_enabled() and any(t.requires_grad for t in (x, *self.settings.values()))
 
     def to(self, dtype: torch.dtype) -> "PureNetwork":
         """The same network computing in another dtype."""

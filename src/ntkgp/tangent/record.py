@@ -45,8 +45,8 @@ class LayerFactors:
         return LayerFactors(self.network, kept)
 
     def at(self, x: Tensor, outputs: int) -> dict[Layer, Factor]:
-        """The factors at the points x; differentiable in x if x asks for gradients."""
-        create_graph = x.requires_grad and torch.is_grad_enabled()
+        """The factors at the points x; differentiable in x and in the network's settings if those ask for gradients."""
+        create_graph = self.network.differentiable(x)
         with torch.enable_grad():
             out, calls = self._record(x)
             if any(a._version != version for _, a, version, _ in calls):

@@ -1,5 +1,6 @@
 """The tangent of a network at θ0: J(x) at any x, by layer factors where they are known and by autodiff elsewhere."""
 
+import copy
 from collections.abc import Callable, Iterator
 
 import torch
@@ -45,6 +46,13 @@ class Tangent:
     def space(self) -> ParameterSpace:
         """The flat order of the parameters."""
         return self.layout.space
+
+    def with_settings(self, settings: dict[str, Tensor]) -> "Tangent":
+        """The tangent of the same network with other values for some of its buffers or weights."""
+        other = copy.copy(self)
+        other.network = self.network.with_settings(settings)
+        other._factors = LayerFactors(other.network, self._factors.layers)
+        return other
 
     def over(self, batches: Callable[[], Iterator[Tensor]], points: int) -> Jacobian:
         """J over all points of some batches.

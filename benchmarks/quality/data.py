@@ -1,0 +1,100 @@
+"""UCI regression sets with the splits of the literature, standardised by their training part.
+
+The sets are read from a folder given by the user. There ``<name>.npz`` holds
+
+* ``x`` (N, D) and ``y`` (N,): the UCI set, raw;
+* ``test_standard`` (20, N), bool: a row for each of the 20 random splits of Hernández-Lobato & Adams, "Probabilistic
+  Backpropagation", ICML 2015, True where a point is held out (a tenth);
+* ``test_gap`` (D, N), bool: the gap splits of Foong et al., "'In-Between' Uncertainty in Bayesian Neural Networks", 2019:
+  one for each input feature, the middle third along it held out.
+
+Data and indices of both are in https://github.com/cambridge-mlg/DUN (MIT), as text: a row for each point and files of indices
+for each split. Make the folder from that with ``numpy.savez_compressed(name, x=…, y=…, test_standard=…, test_gap=…)``.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.quality.scores import Forecast
+
+SETS = ("concrete", "energy", "kin8nm", "power", "wine", "yacht")
+KINDS = ("standard", "gap")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training and test points of one split, float64, on the CPU.
+
+    Args:
+        name: of the set.
+        kind: ``"standard"`` or ``"gap"``.
+        index: of the split.
+        x: ``(N, D)``, each feature with mean 0 and std 1 (0 where it is constant).
+        y: ``(N,)``, mean 0 and std 1.
+        x_test: ``(T, D)``, in the units of ``x``.
+        y_test: ``(T,)``, in raw units; NaN in what a method is given, see :meth:`blind`.
+        center: mean of the raw training targets.
+        scale: std of the raw training targets.
+    """
+
+    name: str
+    kind: str
+    index: int
+    x: Tensor
+    y: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    center: float
+    scale: float
+
+    @staticmethod
+    def of(x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor, name: str = "", kind: str = "", index: int = 0) -> "Split":
+        """Raw training and test points, standardised by the moments of the training points."""
+        x, y, x_test, y_test = (value.double() for value in (x, y, x_test, y_test))
+        centers, scales = x.mean(0), _spread(x)
+        center, scale = y.mean(), _spread(y)
+        inputs, queries = (x - centers) / scales, (x_test - centers) / scales
+        return Split(name, kind, index, inputs, (y - center) / scale, queries, y_test, float(center), float(scale))
+
+    def blind(self) -> "Split":
+        """The same without the test targets, so that nothing can be chosen by them."""
+        return replace(self, y_test=torch.full_like(self.y_test, torch.nan))
+
+    def validation(self, seed: int, fraction: float = 0.2) -> "Split":
+        """A split of the training points alone: a random fraction of them is to be predicted from the rest."""
+        order = torch.randperm(len(self.x), generator=torch.Generator().manual_seed(seed))
+        held = max(1, round(fraction * len(self.x)))
+        out, kept, y = order[:held], order[held:], self.y * self.scale + self.center
+        return Split.of(self.x[kept], y[kept], self.x[out], y[out], self.name, self.kind, self.index)
+
+    def forecast(self, mean: Tensor, std: Tensor, **chosen: Any) -> Forecast:
+        """Mean and std in the units of ``y``, as a Gaussian forecast in raw units."""
+        mean, std = mean.detach().cpu().double(), std.detach().cpu().double()
+        return Forecast(mean * self.scale + self.center, std * self.scale, None, chosen)
+
+
+def _spread(value: Tensor) -> Tensor:
+    """The std along the points, 1 where they do not vary."""
+    std = value.std(0, correction=0)
+    return torch.where(std > 1e-12 * value.abs().amax(0).clamp(min=1e-300), std, 1.0)
+
+
+def splits_of(folder: Path, name: str, kind: str) -> int:
+    """How many splits of a kind a set has."""
+    with np.load(folder / f"{name}.npz") as stored:
+        return len(stored[f"test_{kind}"])
+
+
+def load(folder: Path, name: str, kind: str, index: int) -> Split:
+    """One split of one set."""
+    if kind not in KINDS:
+        raise ValueError(f"expected a kind of {KINDS}, got {kind!r}")
+    with np.load(folder / f"{name}.npz") as stored:
+        x, y = torch.from_numpy(stored["x"]), torch.from_numpy(stored["y"])
+        test = torch.from_numpy(stored[f"test_{kind}"][index])
+    return Split.of(x[~test], y[~test], x[test], y[test], name, kind, index)
