@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.quality import __main__ as runner
-from benchmarks.quality import report, timing
+from benchmarks.quality import report, runs, timing
 from benchmarks.quality.data import Split, load, splits_of
 from benchmarks.quality.dropout import mc_dropout, mc_dropout_published
 from benchmarks.quality.ensemble import deep_ensemble, deep_ensemble_tuned
@@ -201,8 +201,9 @@ def _broken(split: Split, *, seed: int, device: str) -> Forecast:
 
 @pytest.fixture
 def two_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "methods", lambda: {"constant": _constant, "broken": _broken})
-    monkeypatch.setattr(runner, "unit", lambda *_: 0.5)
+    for module in (runner, runs):
+        monkeypatch.setattr(module, "methods", lambda: {"constant": _constant, "broken": _broken})
+    monkeypatch.setattr(runs, "unit", lambda *_: 0.5)
 
 
 @pytest.mark.usefixtures("two_methods")
@@ -224,6 +225,11 @@ def test_runs_resume_and_failures_are_told(folder: Path, tmp_path: Path, capsys:
     assert runner.main([*common, "--methods", "broken", "--splits", "1"]) == 1
     assert "nothing learnt" in capsys.readouterr().out
     assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_worker_processes_can_find_what_they_run():
+    """``python -m`` makes a module's functions those of ``__main__``, which a spawned process does not have."""
+    assert runner.complete.__module__ == "benchmarks.quality.runs"
 
 
 def test_shared_work_is_done_once_and_counted_twice():

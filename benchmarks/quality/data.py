@@ -65,6 +65,12 @@ class Split:
         """The same without the test targets, so that nothing can be chosen by them."""
         return replace(self, y_test=torch.full_like(self.y_test, torch.nan))
 
+    @property
+    def repeated(self) -> Tensor:
+        """``(T,)``: whether a test input is, number for number, one of the training inputs."""
+        training = {tuple(row) for row in self.x.tolist()}
+        return torch.tensor([tuple(row) in training for row in self.x_test.tolist()], dtype=torch.bool)
+
     def validation(self, seed: int, fraction: float = 0.2) -> "Split":
         """A split of the training points alone: a random fraction of them is to be predicted from the rest."""
         order = torch.randperm(len(self.x), generator=torch.Generator().manual_seed(seed))

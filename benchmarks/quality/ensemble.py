@@ -2,7 +2,8 @@
 
 Five networks, each with the Gaussian negative log-likelihood as loss: the outputs are a mean and, through a softplus, a
 variance (plus 10⁻⁶). The forecast is the Gaussian with the moments of the mixture of the five, as the authors report.
-Their adversarial training is left out.
+Their adversarial training is left out: at rate 0.01 it moves the NLL of yacht from 1.42 to 1.40 and of energy from 1.47 to 1.48
+(8 splits). More steps do more: batches of 32 give 1.29 on yacht.
 
 :func:`deep_ensemble` has the authors' settings: 50 ReLU units, batches of 100, 40 epochs, Adam. They name a rate of 0.1 for all
 their experiments, with which networks on standardised data learn badly (yacht: NLL 3.2); a fifth of the training points chooses

@@ -33,7 +33,7 @@ where the middle third along that feature is held out. Inputs and targets are st
 raw units of the target. A method does not see the test targets; what is tuned is tuned on training points.
 
 Cells are the mean over splits ± its standard error, with the number of splits where it is not all of them; – where there is no
-run. The settings of each method are in the docstrings of `benchmarks/quality`.
+run; bold for the best that has run on all. The settings of each method are in the docstrings of `benchmarks/quality`.
 
 Wine: 240 of the 1599 rows repeat another one, target included, and about a quarter of the test points of a standard split have
 such a copy among the training points. A fit that interpolates is rewarded there, with a likelihood that has no bound."""
@@ -93,14 +93,15 @@ def section(records: list[Record], kind: str, score: str) -> str:
     """A table of one score: a row for each method, a column for each set."""
     values, names = cells(records, kind, score), labels()
     digits = 3 if score in ("rmse", "crps") else 2
-    lowest = {name: min((cell.mean for (_, other), cell in values.items() if other == name), default=None) for name in SETS}
+    whole = {key: value for key, value in values.items() if value.splits == SPLITS[kind][key[1]]}
+    lowest = {name: min((value.mean for (_, other), value in whole.items() if other == name), default=None) for name in SETS}
     rows = []
     for method in order(records, kind):
         row = [names.get(method, method)]
         for name in SETS:
             value = values.get((method, name))
             text = "–" if value is None else _text(value, SPLITS[kind][name], digits, score)
-            best = value is not None and score not in ("coverage", "cost") and value.mean == lowest[name]
+            best = (method, name) in whole and score not in ("coverage", "cost") and whole[method, name].mean == lowest[name]
             row.append(f"**{text}**" if best else text)
         rows.append(row)
     if score == "nll":
@@ -157,7 +158,9 @@ def plot(records: list[Record], kind: str, path: Path) -> None:
                                 layout="constrained")  # fmt: skip
     ticks = [names.get(method, method) for method in rows] + [source.label for source in PUBLISHED[kind]]
     for ax, name in zip(axes.flat, sets, strict=False):
-        draw = _marker(ax, [value.mean for (_, other), value in values.items() if other == name])
+        shown = [value.mean for (_, other), value in values.items() if other == name]
+        shown += [source.figures[name] for source in PUBLISHED[kind] if name in source.figures]
+        draw = _marker(ax, shown)
         for place, method in enumerate(rows):
             if (value := values.get((method, name))) is not None:
                 draw(place, value.mean, value.error if value.splits > 1 else 0.0, ORANGE if method in ours else BLUE, True)
@@ -181,7 +184,7 @@ def plot(records: list[Record], kind: str, path: Path) -> None:
 def _marker(ax: Any, means: Sequence[float]) -> Callable[[int, float, float, str, bool], None]:
     """Draws a row of a panel whose scale suits the better half of the values."""
     low, middle = min(means), statistics.median(means)
-    edge = middle + 2.5 * max(middle - low, 0.15)
+    edge = min(max(means), middle + 2.5 * max(middle - low, 0.15)) + 0.01
     ax.set_xlim(low - 0.15 * (edge - low), edge + 0.05 * (edge - low))
 
     def draw(place: int, mean: float, error: float, color: str, filled: bool) -> None:

@@ -31,6 +31,19 @@ class Forecast:
     log_density: Callable[[Tensor], Tensor] | None = None
     chosen: dict[str, Any] = field(default_factory=dict)
 
+    def at(self, chosen: Tensor) -> "Forecast":
+        """The forecast for some of the test inputs; `chosen` is a mask."""
+        chosen = chosen.to(self.mean.device)
+        density = self.log_density
+
+        def some(y: Tensor) -> Tensor:
+            assert density is not None
+            full = y.new_zeros(len(chosen))
+            full[chosen.to(y.device)] = y
+            return density(full)[chosen]
+
+        return Forecast(self.mean[chosen], self.std[chosen], None if density is None else some, self.chosen)
+
 
 def gaussian_log_density(y: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """``log N(y; mean, std²)``, with its ½ log 2π."""

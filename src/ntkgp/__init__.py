@@ -10,7 +10,7 @@ from ntkgp.kernels import kernel, kernel_diag
 from ntkgp.linalg.cgls import CGLS
 from ntkgp.linalg.svd import DenseSVD, Lanczos, PartialSVD, PowerIteration, RandomizedSVD
 from ntkgp.lowrank import LowRank
-from ntkgp.networks import InputScales, NTKLinear, SumOfNetworks, TrigonometricInputs, mlp
+from ntkgp.networks import InputScales, NTKLinear, Sine, SumOfNetworks, TrigonometricInputs, last_layer, mlp
 from ntkgp.own_training import TrainingPlan, anchor_penalty, plan_training
 from ntkgp.paper import (
     partial_svd,
@@ -21,9 +21,11 @@ from ntkgp.paper import (
 )
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.problem import network_mean
+from ntkgp.table import tune_table
 from ntkgp.trained import TrainedNetworks
 from ntkgp.training import AcceleratedGD, Adam
 from ntkgp.tune import Tuned, tune
+from ntkgp.warm_up import WarmUp, warm_up
 
 __version__ = "0.1.0"
 
@@ -48,18 +50,21 @@ __all__ = [
     "Prediction",
     "RandomizedSVD",
     "Report",
+    "Sine",
     "SumOfNetworks",
     "TightCovariance",
     "TrainedNetworks",
     "TrainingPlan",
     "TrigonometricInputs",
     "Tuned",
+    "WarmUp",
     "anchor_penalty",
     "evaluate",
     "fit",
     "kernel",
     "kernel_diag",
     "kernel_regime",
+    "last_layer",
     "mlp",
     "network_mean",
     "partial_svd",
@@ -70,4 +75,6 @@ __all__ = [
     "train_posterior_covariance",
     "train_posterior_mean",
     "tune",
+    "tune_table",
+    "warm_up",
 ]

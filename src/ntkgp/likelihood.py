@@ -67,15 +67,6 @@ class Likelihood:
             kernels.backward(prior, by_matrix)
         return value
 
-    def leave_one_out(self, logs: Logs) -> Float[Tensor, "nC"]:
-        """Each residual's error when it is predicted from all the others, in predictive standard deviations."""
-        with torch.no_grad():
-            factor = self._factor(logs, self.kernels(logs))
-            if factor is None:
-                raise ValueError("the kernel matrix is not positive definite at these hyper-parameters; raise the noise")
-            _, alpha = self._value(factor)
-            return alpha / torch.cholesky_inverse(factor).diagonal().sqrt()
-
     def _setting(self, name: str, log: Tensor) -> Tensor:
         return log.exp() * self.base[name] if name in self.base else log.exp()
 

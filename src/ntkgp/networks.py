@@ -147,6 +147,20 @@ class TrigonometricInputs(nn.Module):
         return torch.cat([torch.sin(t), torch.cos(t)], dim=-1)
 
 
+class Sine(nn.Module):
+    """sin x, the activation of networks whose kernel is local: their first layer draws random frequencies.
+
+    Example:
+        >>> import torch
+        >>> Sine()(torch.zeros(2))
+        tensor([0., 0.])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The sine of x."""
+        return torch.sin(x)
+
+
 class InputScales(nn.Module):
     """Each input feature times a scale of its own. :func:`ntkgp.tune` learns the scales of every such layer of a module.
 
@@ -202,3 +216,18 @@ class SumOfNetworks(nn.Module):
         for network in self.networks[1:]:
             total = total + network(x)
         return total
+
+
+def last_layer(module: nn.Module) -> list[str]:
+    """The name of the last module that owns trainable parameters, for ``fit(..., parameters=last_layer(module))``.
+
+    Last in the order in which the modules were registered, which is that of use in an ``nn.Sequential``.
+
+    Example:
+        >>> last_layer(mlp(2, width=8))
+        ['4']
+    """
+    names = [name for name, p in module.named_parameters() if p.requires_grad]
+    if not names:
+        raise ValueError("module has no trainable parameters; expected at least one with requires_grad=True")
+    return [names[-1].rpartition(".")[0]]

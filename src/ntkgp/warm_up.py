@@ -134,7 +134,7 @@ def warm_up(
 
 def _held_out_density(module: nn.Module, x: Tensor, y: Tensor, kept: Tensor, held: Tensor) -> float:
     """Mean log predictive density of held-out points under the tuned Gaussian process of the module's tangent."""
-    tuned = tune(module, x[kept], y[kept], input_scales=False, starts=1, steps=60, points=len(kept) * (y.numel() // len(y)))
+    tuned = tune(module, x[kept], y[kept], input_scales=False, starts=1, points=len(kept) * (y.numel() // len(y)))
     density = tuned.fit(x[kept], y[kept]).predict(x[held]).log_density(y[held])
     return float(density.mean())
 
@@ -208,7 +208,8 @@ class _AdamW(_Loop):
 
     def _loss(self, x: Tensor, y: Tensor) -> Tensor:
         if self.stacked is None:
-            return torch.stack([(one(a).reshape(b.shape) - b).square().mean() for one, a, b in zip(self.copies, x, y)]).sum()
+            pairs = zip(self.copies, x, y, strict=True)
+            return torch.stack([(one(a).reshape(b.shape) - b).square().mean() for one, a, b in pairs]).sum()
         out = vmap(lambda params, a: functional_call(self.copies[0], params, (a,)))(self.stacked, x)
         return (out.reshape(y.shape) - y).square().flatten(1).mean(dim=1).sum()
 

@@ -1,0 +1,102 @@
+"""The recipe for tables: which networks, which features, which hyper-parameters, where nobody has looked at the data.
+
+Found by validation inside the training splits of six public sets (docs/quality.md has the table of what was tried): the kernel
+is the sum of three. A smooth network carries the trend. A network of high random frequencies stands for what only neighbours
+know, and where there are none acts as noise. A few small networks, each trained briefly on its own half of the data, bring
+features. Marginal likelihood weighs them, with a scale of its own for every input of the first two.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ntkgp._checks import check_count
+from ntkgp.networks import InputScales, Sine, SumOfNetworks, mlp
+from ntkgp.tune import Tuned, tune
+from ntkgp.warm_up import warm_up
+
+SMOOTH, LOCAL = 0.7, 14.0  # starting scales of standardised inputs
+
+
+def tune_table(
+    x: Float[Tensor, "N D"],
+    y: Float[Tensor, "N"] | Float[Tensor, "N C"],
+    *,
+    noise_var: str | float | Tensor = "shared",
+    width: int = 512,
+    local_width: int = 2048,
+    warm_networks: int = 6,
+    warm_steps: int = 200,
+    points: int = 2000,
+    starts: int = 3,
+    steps: int = 100,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+) -> Tuned:
+    """A network with tuned hyper-parameters for a table; ``tune_table(x, y).fit(x, y)`` is its posterior.
+
+    Inputs and targets should be standardised (:class:`ntkgp.sklearn.NTKGPRegressor` does that): the prior mean is zero and
+    the starting scales are for features of standard deviation 1. Cost: at most `starts`·`steps`/4 + `steps` evaluations of
+    the marginal likelihood, each four products of n² by about 3·`width` + 2·`local_width` numbers, n = min(N·C, points).
+    Memory: some 25·n² numbers.
+
+    Args:
+        x: standardised features.
+        y: standardised targets.
+        noise_var: as for :func:`ntkgp.tune`.
+        width: of the smooth network's two hidden layers.
+        local_width: of the local network's hidden layer; its kernel must have a rank well above N to stand for noise.
+        warm_networks: how many small networks are trained for features; 0 for none.
+        warm_steps: how long.
+        points: rows beyond which hyper-parameters are tuned on a random subset.
+        starts: as for :func:`ntkgp.tune`.
+        steps: as for :func:`ntkgp.tune`.
+        generator: source of all randomness; the global one when None.
+        progress: show progress bars.
+
+    Example:
+        >>> import torch, ntkgp
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.randn(80, 3, generator=g)
+        >>> y = torch.sin(x[:, 0]) * x[:, 1] + 0.1 * torch.randn(80, generator=g)
+        >>> tuned = ntkgp.tune_table(x, y, width=32, local_width=64, warm_steps=20, steps=20, generator=g)
+        >>> tuned.fit(x, y).predict(x[:5]).mean.shape
+        torch.Size([5])
+    """
+    for name, value in {"width": width, "local_width": local_width}.items():
+        check_count(value, name, 1)
+    check_count(warm_networks, "warm_networks", 0)
+    inputs, outputs = x.shape[1], y.shape[1] if y.ndim == 2 else 1
+
+    def scaled(scale: float, network: nn.Module) -> nn.Module:
+        return nn.Sequential(InputScales(torch.full((inputs,), scale)), network)
+
+    smooth = mlp(inputs, outputs, width=width, activation=nn.SiLU(), output_scale=1.0, generator=generator)
+    local = mlp(inputs, outputs, width=local_width, depth=1, activation=Sine(), output_scale=1.0, generator=generator)
+    parts = [scaled(SMOOTH, smooth), scaled(LOCAL, local)]
+    groups = [[f"networks.0.1.{layer}"] for layer in (0, 2, 4)] + [[f"networks.1.1.{layer}"] for layer in (0, 2)]
+    if warm_networks:
+        fresh = [_small(inputs, outputs, generator).to(x) for _ in range(warm_networks)]
+        warm = warm_up(fresh, x, y, steps=[warm_steps], share=0.5, generator=generator, progress=progress)
+        trained = list(warm.networks) if isinstance(warm, SumOfNetworks) else [warm]
+        parts += trained
+        # One prior variance for each depth, shared by the trained networks: this averages their kernels.
+        groups += [[f"networks.{2 + k}.{layer}" for k in range(len(trained))] for layer in (0, 2, 4)]
+    return tune(
+        SumOfNetworks(*parts).to(x), x, y, prior_var=groups, noise_var=noise_var, points=points, starts=starts, steps=steps,
+        generator=generator, progress=progress,
+    ).widened()  # fmt: skip
+
+
+def _small(inputs: int, outputs: int, generator: torch.Generator | None) -> nn.Module:
+    """Two hidden layers of 64, SiLU, initial weights of He et al. (2015)."""
+    layers: list[nn.Module] = []
+    for k, (fan_in, fan_out) in enumerate([(inputs, 64), (64, 64), (64, outputs)]):
+        layer = nn.Linear(fan_in, fan_out)
+        with torch.no_grad():
+            layer.weight.copy_(torch.randn(fan_out, fan_in, generator=generator) * math.sqrt((2.0 if k else 1.0) / fan_in))
+            layer.bias.copy_(0.1 * torch.randn(fan_out, generator=generator))
+        layers += [layer, nn.SiLU()]
+    return nn.Sequential(*layers[:-1])
