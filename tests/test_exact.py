@@ -142,3 +142,28 @@ def test_rounding_makes_no_variance_negative():
     cross = posterior.problem.jacobian.kernel() / posterior.problem.noise_std
     explained = torch.linalg.solve_triangular(posterior.factor, cross.T, upper=False).square().sum(dim=0)
     assert (posterior.problem.jacobian.diag() - explained).min() < 0  # there was something to clip
+
+
+def test_parameters_of_some_modules_only():
+    case = by_name("two outputs")
+    frozen = case.module()
+    for name, p in frozen.named_parameters():
+        p.requires_grad_(name.startswith(("0.", "4.")))
+    truth = ntkgp.fit(frozen, case.x, case.y, noise_var=0.1).predict(case.query)
+    some = ntkgp.fit(case.module(), case.x, case.y, noise_var=0.1, parameters=["0", "4"]).predict(case.query)
+    assert torch.equal(some.mean, truth.mean)
+    assert torch.equal(some.variance, truth.variance)
+    with pytest.raises(TypeError, match="list of module names"):
+        ntkgp.fit(case.module(), case.x, case.y, noise_var=0.1, parameters="4")
+
+
+def test_noise_of_each_output_is_the_same_as_written_out():
+    case = by_name("two outputs")
+    each = torch.tensor([[0.1, 0.4]], dtype=torch.float64)
+    short = ntkgp.fit(case.module(), case.x, case.y, noise_var=each).predict(case.query)
+    long = ntkgp.fit(case.module(), case.x, case.y, noise_var=each.expand(len(case.x), 2)).predict(case.query)
+    assert torch.equal(short.mean, long.mean)
+    assert torch.equal(short.variance, long.variance)
+    assert short.noise_var is not None
+    assert torch.equal(short.noise_var, each.expand(len(case.query), 2))
+    assert long.noise_var is None

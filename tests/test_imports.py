@@ -83,3 +83,10 @@ def test_the_library_does_not_import_its_extras():
     code = "import sys, ntkgp; print([m for m in ('matplotlib', 'typer', 'rich', 'scipy', 'sklearn') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_python_s_own_random_state_is_never_used():
+    for name, path in SOURCES.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        plain = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        assert "random" not in plain | {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}, name

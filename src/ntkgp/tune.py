@@ -4,7 +4,7 @@ import copy
 import math
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -26,6 +26,7 @@ SCALE_RANGE = (1e-3, 1e3)  # of the scale the module starts with
 PRIOR_RANGE = (1e-6, 1e6)  # of the variance at which each group explains its share of the residuals
 RATE = 0.2  # of Adam, in units of the logarithm
 CHECKED_ROWS = 10_000  # of the leave-one-out errors: one dense factorisation
+EDGE = 0.05  # of the logarithm: this close counts as being there
 FLAT = 0.5  # nats by which the likelihood must fall when a hyper-parameter is doubled or halved
 
 
@@ -95,7 +96,7 @@ class Tuned:
     def __str__(self) -> str:
         lines = [f"log marginal likelihood {self.log_marginal_likelihood:.2f} on {self.points} points (start {self.start:.2f})"]
         noise = self.noise_var
-        lines.append(f"noise_var {noise:.4g}" if isinstance(noise, float) else f"noise_var {noise.flatten()[:8].tolist()}")
+        lines.append(f"noise_var {noise.flatten()[:8].tolist() if isinstance(noise, Tensor) else f'{noise:.4g}'}")
         lines.append(f"prior_var {_short(self.prior_var)}")
         lines += [
             f"{name or 'input'} scales {[round(s, 4) for s in scale.tolist()]}" for name, scale in self.input_scales.items()
@@ -245,6 +246,8 @@ class _Tuning:
         """Where to start: scales as they are, noise a tenth of the residuals' power, each group its share of it."""
         problem = likelihood.problem
         power = problem.residual.square().mean().clamp_min(torch.finfo(torch.float64).tiny ** 0.5)
+        if not bool(torch.isfinite(power)):
+            raise ValueError("the squares of the residuals y − prior_mean overflow; rescale y")
         settings = {**{name: s.log() for name, s in scales.items()}, **{name: power.new_zeros(()) for name in weights}}
         settings = {name: log.clone() for name, log in settings.items()}
         with torch.no_grad():
@@ -297,9 +300,8 @@ class _Tuning:
                 continue
             falling = 0.1 ** (step / steps) if settle else 1.0
             optimiser.param_groups[0]["lr"] = RATE * brake * falling
-            for leaf in leaves.values():  # uphill
-                assert leaf.grad is not None
-                leaf.grad.neg_()
+            for leaf in leaves.values():  # uphill; a bias that moves no derivative has no gradient
+                leaf.grad = None if leaf.grad is None else -leaf.grad
             optimiser.step()
             for name, leaf in leaves.items():
                 leaf.data.clamp_(*self.bounds[name])
@@ -350,33 +352,32 @@ class _Tuning:
             parameters=parameters,
         )
 
-    def _notes(self, likelihood: Likelihood, groups: list[str], logs: Logs) -> list[str]:
-        """Edges reached, and hyper-parameters that can be doubled or halved without the likelihood noticing."""
-        notes = []
-        labels = {NOISE: ["noise_var"] if len(logs.get(NOISE, ())) == 1 else None,
-                  PRIOR: [f"prior_var of {name!r}" if name else "prior_var" for name in groups]}  # fmt: skip
+    def _notes(self, likelihood: Likelihood, groups: list[str], logs: Logs) -> Iterator[str]:
+        """Edges reached, and variances that can be doubled or halved without the likelihood noticing."""
         for name, log in logs.items():
             low, high = self.bounds[name]
-            for edge, where in (("lower", log < low + 0.05), ("upper", log > high - 0.05)):
-                for k in where.flatten().nonzero().flatten().tolist():
-                    label = (labels.get(name) or {}) and labels[name][k]  # pyright: ignore[reportOptionalSubscript]
-                    label = label or (f"{name}[{k}]" if log.numel() > 1 else name)
-                    if name in (NOISE, PRIOR) or edge == "upper":  # a scale that falls to nothing switches a feature off
-                        notes.append(f"{label} sits at the {edge} edge of its range, {float(log.exp().flatten()[k]):.3g}")
+            for k, label in enumerate(_labels(name, log, groups)):
+                value = log.flatten()[k]
+                # A scale that falls to nothing only says that a feature does not matter.
+                edge = "upper" if value > high.flatten()[k] - EDGE else "lower" if value < low.flatten()[k] + EDGE else ""
+                if edge == "upper" or (edge and name in (NOISE, PRIOR)):
+                    yield f"{label} sits at the {edge} edge of its range, {float(value.exp()):.3g}"
         best, kernels = likelihood.value(logs), likelihood.kernels(logs)
-        for name, log in logs.items():
-            if name not in (NOISE, PRIOR):
-                continue
-            for k in range(len(log)):
-                drops = []
-                for factor in (2.0, 0.5):
-                    moved = log.clone()
-                    moved[k] += math.log(factor)
-                    drops.append(best - likelihood.value({**logs, name: moved}, kernels))
-                if max(drops) < FLAT:
-                    label = labels[name][k] if labels.get(name) else f"{name}[{k}]"  # pyright: ignore[reportOptionalSubscript]
-                    notes.append(f"the likelihood is flat in {label}: doubling or halving it costs {max(drops):.2g} nats")
-        return notes
+        for name in (name for name in (NOISE, PRIOR) if name in logs):
+            for k, label in enumerate(_labels(name, logs[name], groups)):
+                one = torch.zeros_like(logs[name])
+                one[k] = math.log(2)
+                moved = [likelihood.value({**logs, name: logs[name] + step}, kernels) for step in (one, -one)]
+                if best - min(moved) < FLAT:
+                    drop = best - min(moved)
+                    yield f"the likelihood is flat in {label}: doubling or halving it costs at most {drop:.2g} nats"
+
+
+def _labels(name: str, log: Tensor, groups: list[str]) -> list[str]:
+    """What to call each number of a hyper-parameter."""
+    if name == PRIOR:
+        return [f"prior_var of {group!r}" if group else "prior_var" for group in groups]
+    return [name] if log.numel() == 1 else [f"{name}[{k}]" for k in range(log.numel())]
 
 
 def _calibration(tuned: Tuned, x: Tensor, y: Tensor) -> float:
@@ -430,6 +431,6 @@ def _groups(prior_var: str | Sequence[Sequence[str]], names: list[str], wrapped:
 
 
 def _short(prior_var: float | dict[str, float]) -> str:
-    if isinstance(prior_var, float):
+    if not isinstance(prior_var, dict):
         return f"{prior_var:.4g}"
     return "{" + ", ".join(f"{name!r}: {v:.3g}" for name, v in prior_var.items()) + "}"

@@ -128,7 +128,7 @@ def warm_up(
         final = loop(order)
         final.advance(chosen, bar)
     warm = final.result()
-    warm.warmed_up = WarmUp(chosen, scores)  # pyright: ignore[reportAttributeAccessIssue]
+    warm.warmed_up = WarmUp(chosen, scores)  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
     return warm
 
 
