@@ -17,7 +17,7 @@ import ntkgp
 ROOT = Path(__file__).parents[1]
 MODULES = ["ntkgp", *(info.name for info in pkgutil.walk_packages(ntkgp.__path__, "ntkgp."))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -36,18 +36,26 @@ def test_public_names_have_a_docstring_with_an_example(name: str):
         assert ">>> " in documented
 
 
-def test_the_readme_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Its blocks are one session, read from top to bottom."""
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def test_pages_work_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The blocks of a page are one session, read from top to bottom."""
     monkeypatch.chdir(tmp_path)
-    assert BLOCKS
-    session: dict[str, object] = {}
-    for block in BLOCKS:
-        exec(compile(block, "README.md", "exec"), session)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    session: dict[str, object] = {"__name__": "page"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a page may show what warns
+        for block in blocks(page):
+            exec(compile(block, page.name, "exec"), session)
 
 
-def test_the_readme_links_to_files_that_exist():
-    targets = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_that_exist(page: Path):
+    targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
 def test_there_are_examples():

@@ -25,7 +25,7 @@ def at_initialisation(split: Split, *, seed: int, device: str = "cpu") -> Foreca
     """The paper's architecture (two hidden layers of 512; SiLU) at its initial weights, noise, layers and inputs tuned."""
     x, y, generator = _start(split, seed, device)
     network = ntkgp.mlp(x.shape[1], width=512, activation=nn.SiLU(), generator=generator).to(x)
-    tuned = ntkgp.tune(network, x, y, points=1000, generator=generator)
+    tuned = ntkgp.tune(network, x, y, points=1000, hyper_prior=1.0, generator=generator)
     return _forecast(split, tuned, tuned.fit(x, y))
 
 
@@ -34,7 +34,9 @@ def post_hoc(split: Split, *, seed: int, device: str = "cpu", last_layer: bool =
     x, y, generator = _start(split, seed, device)
     network = _trained(x, y, steps, generator)
     parameters = ntkgp.last_layer(network) if last_layer else None
-    tuned = ntkgp.tune(network, x, y, prior_mean=ntkgp.network_mean, parameters=parameters, points=2000, generator=generator)
+    tuned = ntkgp.tune(
+        network, x, y, prior_mean=ntkgp.network_mean, parameters=parameters, points=2000, hyper_prior=1.0, generator=generator
+    )
     return _forecast(split, tuned, tuned.fit(x, y))
 
 
@@ -47,7 +49,7 @@ def trained_networks(split: Split, *, seed: int, device: str = "cpu") -> Forecas
     """The paper itself: 64 copies of the network of `at_initialisation`, trained by gradient descent; for small sets."""
     x, y, generator = _start(split, seed, device)
     network = ntkgp.mlp(x.shape[1], width=512, activation=nn.SiLU(), generator=generator).to(x)
-    tuned = ntkgp.tune(network, x, y, points=1000, generator=generator)
+    tuned = ntkgp.tune(network, x, y, points=1000, hyper_prior=1.0, generator=generator)
     method = ntkgp.TrainedNetworks(rank=48, tail=15, svd=ntkgp.DenseSVD())
     return _forecast(split, tuned, tuned.fit(x, y, method=method, generator=generator))
 

@@ -86,7 +86,7 @@ def tune_table(
         groups += [[f"networks.{2 + k}.{layer}" for k in range(len(trained))] for layer in (0, 2, 4)]
     return tune(
         SumOfNetworks(*parts).to(x), x, y, prior_var=groups, noise_var=noise_var, points=points, starts=starts, steps=steps,
-        generator=generator, progress=progress,
+        hyper_prior=1.0, generator=generator, progress=progress,
     ).widened()  # fmt: skip
 
 

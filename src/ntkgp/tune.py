@@ -48,6 +48,13 @@ class Tuned:
         candidates: log marginal likelihood of each module, when several were passed.
         prior_mean: as passed.
         parameters: as passed.
+
+    Example:
+        >>> import torch, ntkgp
+        >>> x = torch.linspace(-1, 1, 20).unsqueeze(1)
+        >>> tuned = ntkgp.tune(ntkgp.mlp(1, width=16), x, x[:, 0], steps=5)
+        >>> tuned.log_marginal_likelihood >= tuned.start
+        True
     """
 
     module: nn.Module
@@ -118,7 +125,7 @@ def tune(
     points: int = 2000,
     starts: int = 3,
     steps: int = 100,
-    hyper_prior: float | None = 1.0,
+    hyper_prior: float | None = None,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> Tuned:
@@ -142,8 +149,8 @@ def tune(
         points: rows N·C beyond which a random subset is used.
         starts: tried for a quarter of the steps each; the best goes on. The likelihood of input scales has several maxima.
         steps: evaluations of the likelihood from the best start.
-        hyper_prior: width, in units of the logarithm, of the bell that keeps scales near their start (twice as wide for prior
-            variances, none for noise): with few points the likelihood alone over-fits many scales. None for none.
+        hyper_prior: width, in units of the logarithm, of a bell that keeps scales near their start (twice as wide for prior
+            variances, none for noise), since with few points the likelihood alone over-fits many scales. None for none.
         generator: source of the subset; the global one when None.
         progress: show a progress bar.
 

@@ -27,6 +27,10 @@ class WarmUp:
         steps: chosen number of steps.
         scores: for each candidate the mean log predictive density of held-out points under the Gaussian process of the network
             trained that long; empty when there was one candidate.
+
+    Example:
+        >>> WarmUp(steps=100, scores={0: -1.2, 100: -0.3}).steps
+        100
     """
 
     steps: int
@@ -134,7 +138,9 @@ def warm_up(
 
 def _held_out_density(module: nn.Module, x: Tensor, y: Tensor, kept: Tensor, held: Tensor) -> float:
     """Mean log predictive density of held-out points under the tuned Gaussian process of the module's tangent."""
-    tuned = tune(module, x[kept], y[kept], input_scales=False, starts=1, points=len(kept) * (y.numel() // len(y)))
+    tuned = tune(
+        module, x[kept], y[kept], input_scales=False, starts=1, hyper_prior=1.0, points=len(kept) * (y.numel() // len(y))
+    )
     density = tuned.fit(x[kept], y[kept]).predict(x[held]).log_density(y[held])
     return float(density.mean())
 
