@@ -24,7 +24,7 @@ from benchmarks.quality.data import load
 from benchmarks.quality.scores import score
 
 SCALES = (6.0, 3.0)  # of inputs in [-2, 2]: several length scales fit in, or the amplitude could not be told from one draw
-PRIOR, NOISE = 2.0, 0.02
+PRIOR, NOISE = 2.0, 0.002
 
 
 def drawn(seed: int, points: int = 500, width: int = 256) -> tuple[nn.Module, Tensor, Tensor]:

@@ -36,7 +36,7 @@ class Likelihood:
         """K_g at these settings."""
         settings = {name: self._setting(name, log) for name, log in logs.items() if name not in (NOISE, PRIOR)}
         if not settings and len(self._still) == len(self.groups):
-            return LayerKernels([], list(self._still.values()))
+            return LayerKernels([self._still[k] for k in range(len(self.groups))], [])
         return LayerKernels.at(self.problem.tangent, self.problem.x, self.groups, settings, self._still)
 
     def value(self, logs: Logs, kernels: LayerKernels | None = None) -> float:
@@ -63,7 +63,7 @@ class Likelihood:
             if NOISE in logs:
                 by_noise = by_matrix.diagonal().unflatten(0, (-1, self.problem.outputs)) * self._noise(logs)
                 _add(logs[NOISE], by_noise.sum(dim=0) if len(logs[NOISE]) > 1 else by_noise.sum().unsqueeze(0))
-        if any(log.requires_grad for name, log in logs.items() if name not in (NOISE, PRIOR)):
+        if kernels.moving:
             kernels.backward(prior, by_matrix)
         return value
 

@@ -6,11 +6,14 @@ use; each multiplies "packed" vectors, whose shape is the weight's with the bias
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+Pullback = Callable[[Tensor], dict[str, Tensor]]
 
 
 class Factor(ABC):
@@ -63,12 +66,17 @@ class Factor(ABC):
         """What the factor holds, by name."""
         return {field: value for field, value in vars(self).items() if isinstance(value, Tensor)}
 
-    def kernel_gradient(self, weights: Float[Tensor, "nC nC"]) -> dict[str, Tensor]:
-        """The gradient of ⟨weights, J Jᵀ⟩ by the factor's tensors, for symmetric weights."""
+    def kernel_with_pullback(self) -> tuple[Float[Tensor, "nC nC"], Pullback]:
+        """J Jᵀ, and the function from symmetric weights W to the gradient of ⟨W, J Jᵀ⟩ by the factor's tensors."""
         leaves = {name: t.detach().requires_grad_() for name, t in self.tensors.items() if t.is_floating_point()}
         with torch.enable_grad():
             same = replace(self, **leaves)  # pyright: ignore[reportArgumentType]
-            return dict(zip(leaves, torch.autograd.grad(same.kernel(same), list(leaves.values()), weights), strict=True))
+            kernel = same.kernel(same)
+
+        def pullback(weights: Float[Tensor, "nC nC"]) -> dict[str, Tensor]:
+            return dict(zip(leaves, torch.autograd.grad(kernel, list(leaves.values()), weights), strict=True))
+
+        return kernel.detach(), pullback
 
 
 @dataclass(frozen=True)
@@ -218,16 +226,21 @@ class Outer(Factor):
             return product.view(n * C, m * C)
         return self.dense() @ other.dense().T
 
-    def kernel_gradient(self, weights: Float[Tensor, "nC nC"]) -> dict[str, Tensor]:
-        """By hand with one position a sample: autodiff would take six products for these four."""
+    def kernel_with_pullback(self) -> tuple[Float[Tensor, "nC nC"], Pullback]:
+        """By hand with one position a sample: the two Gram matrices serve both ways, four products in all."""
         n, C, T, o = self.g.shape
         if T > 1:
-            return super().kernel_gradient(weights)
+            return super().kernel_with_pullback()
         with torch.no_grad():
             g, a = self.g.reshape(n * C, o), self.a[:, 0]
-            by_gradients = (weights.view(n, C, n, C) * (a @ a.T).view(n, 1, n, 1)).view(n * C, n * C)
-            by_inputs = (weights * (g @ g.T)).view(n, C, n, C).sum(dim=(1, 3))
+            gram, inputs = g @ g.T, a @ a.T
+
+        def pullback(weights: Float[Tensor, "nC nC"]) -> dict[str, Tensor]:
+            by_gradients = (weights.view(n, C, n, C) * inputs.view(n, 1, n, 1)).view(n * C, n * C)
+            by_inputs = (weights * gram).view(n, C, n, C).sum(dim=(1, 3))
             return {"g": 2 * (by_gradients @ g).view_as(self.g), "a": 2 * (by_inputs @ a).view_as(self.a)}
+
+        return (gram.view(n, C, n, C) * inputs.view(n, 1, n, 1)).view(n * C, n * C), pullback
 
     def diag(self) -> Float[Tensor, "nC"]:
         """Squared norms of the rows of J."""

@@ -7,72 +7,75 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkgp.tangent.autodiff import AutodiffRows
-from ntkgp.tangent.factors import Direct, Factor
+from ntkgp.tangent.factors import Direct, Factor, Pullback
 from ntkgp.tangent.functional import ParameterSpace
 from ntkgp.tangent.tangent import Tangent
 
 
 @dataclass(frozen=True)
 class LayerKernels:
-    """K_g(x, x) of groups g of parameters at n points: J_g as factors, the kernels themselves written out.
+    """K_g(x, x) of groups g of parameters at n points, and for what a setting moves the way back to it.
 
-    Memory: the factors, their graph where a setting asks for gradients, and one (n·C)² matrix a group.
+    Memory: one (n·C)² matrix a group, two more for each layer that moves, the factors and their graph.
     """
 
-    factors: list[list[Factor]]  # by group
     kernels: list[Float[Tensor, "nC nC"]]  # by group
+    moving: list[tuple[int, Factor, Pullback]]  # the group, the factor with its graph, and the gradient by its tensors
 
     @classmethod
     def at(
-        cls,
-        tangent: Tangent,
-        x: Tensor,
-        groups: list[list[str]],
-        settings: dict[str, Tensor],
-        still: dict[int, Tensor],
+        cls, tangent: Tangent, x: Tensor, groups: list[list[str]], settings: dict[str, Tensor], still: dict[int, Tensor]
     ) -> "LayerKernels":
         """Record the network at x with some of its buffers or weights set to other values.
 
         `groups` holds the names of the parameters of each group; together they are all of the network's. `still` keeps, from
         call to call, the kernels of groups that no setting moves.
         """
-        tangent = tangent.with_settings(settings)
-        network, layout = tangent.network, tangent.layout
-        x = network.cast(x)
-        chunk = tangent.chunk(x)
-        owner = {name: k for k, names in enumerate(groups) for name in names}
-        factors: list[list[Factor]] = [[] for _ in groups]
-        for layer, factor in zip(layout.layers, chunk.factors, strict=True):
-            factors[owner[layer.weight]].append(factor)
-        for k, names in enumerate(groups):
-            shapes = {name: layout.slow.shapes[name] for name in names if name in layout.slow.shapes}
-            if shapes:
-                rows = AutodiffRows(network, ParameterSpace(shapes), tangent.scales, x, tangent.outputs).dense()
-                factors[k].append(Direct(rows.unflatten(0, (-1, tangent.outputs))))
         # Only gradients tell whether a setting reaches a group.
         knowing = not settings or any(value.requires_grad for value in settings.values())
-        kernels = []
-        for k, group in enumerate(factors):
+        kernels, moving = [], []
+        for k, group in enumerate(_factors(tangent.with_settings(settings), x, groups)):
             moves = any(t.requires_grad for factor in group for t in factor.tensors.values())
             if k in still and not moves:
                 kernels.append(still[k])
                 continue
-            with torch.no_grad():
-                kernel = group[0].kernel(group[0])
-                for factor in group[1:]:
-                    kernel += factor.kernel(factor)
-            kernels.append(kernel)
+            total = None
+            for factor in group:
+                if moves:
+                    kernel, pullback = factor.kernel_with_pullback()
+                    moving.append((k, factor, pullback))
+                else:
+                    kernel = factor.kernel(factor)
+                total = kernel if total is None else total.add_(kernel)
+            assert total is not None
+            kernels.append(total)
             if not moves and knowing:
-                still[k] = kernel
-        return cls(factors, kernels)
+                still[k] = total
+        return cls(kernels, moving)
 
     def backward(self, prior_var: Float[Tensor, "G"], weights: Float[Tensor, "nC nC"]) -> None:
         """Add the gradient of ⟨weights, Σ_g v_g K_g⟩ to the settings that asked for it; the weights are symmetric."""
         tensors, gradients = [], []
-        for group, v in zip(self.factors, prior_var, strict=True):
-            for factor in group:
-                moving = {name: tensor for name, tensor in factor.tensors.items() if tensor.requires_grad}
-                found = factor.kernel_gradient(v * weights) if moving else {}
-                tensors += moving.values()
-                gradients += [found[name] for name in moving]
+        for k, factor, pullback in self.moving:
+            found = pullback(prior_var[k] * weights)
+            for name, tensor in factor.tensors.items():
+                if tensor.requires_grad:
+                    tensors.append(tensor)
+                    gradients.append(found[name])
         torch.autograd.backward(tensors, gradients)
+
+
+def _factors(tangent: Tangent, x: Tensor, groups: list[list[str]]) -> list[list[Factor]]:
+    """The factors of each group; parameters that have none as rows by autodiff."""
+    network, layout = tangent.network, tangent.layout
+    x = network.cast(x)
+    owner = {name: k for k, names in enumerate(groups) for name in names}
+    factors: list[list[Factor]] = [[] for _ in groups]
+    for layer, factor in zip(layout.layers, tangent.chunk(x).factors, strict=True):
+        factors[owner[layer.weight]].append(factor)
+    for k, names in enumerate(groups):
+        shapes = {name: layout.slow.shapes[name] for name in names if name in layout.slow.shapes}
+        if shapes:
+            rows = AutodiffRows(network, ParameterSpace(shapes), tangent.scales, x, tangent.outputs).dense()
+            factors[k].append(Direct(rows.unflatten(0, (-1, tangent.outputs))))
+    return factors
