@@ -5,6 +5,7 @@ from ntkgp.covariance import PaperCovariance, TightCovariance
 from ntkgp.diagnostics import KernelRegime, Report, kernel_regime, report
 from ntkgp.evaluation import Evaluation, evaluate
 from ntkgp.exact import Exact
+from ntkgp.files import load
 from ntkgp.fit import fit
 from ntkgp.kernels import kernel, kernel_diag
 from ntkgp.linalg.cgls import CGLS
@@ -65,6 +66,7 @@ __all__ = [
     "kernel_diag",
     "kernel_regime",
     "last_layer",
+    "load",
     "mlp",
     "network_mean",
     "partial_svd",

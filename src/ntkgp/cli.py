@@ -1,4 +1,4 @@
-"""The command line: ``ntkgp figure1`` reproduces the paper's figure. Comes with the extra ``ntkgp[cli]``."""
+"""The command line: the paper's figure, and tables from files. Comes with the extra ``ntkgp[cli]``."""
 
 from enum import Enum
 from pathlib import Path
@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ntkgp import figure1 as figure
+from ntkgp import table_commands
 from ntkgp.training import AcceleratedGD, Adam, Trainer
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False, rich_markup_mode="rich")
@@ -24,6 +25,11 @@ class TrainerName(str, Enum):
 @app.callback()
 def main() -> None:
     """Know what your neural network does not know: the NTK Gaussian-process posterior of PyTorch networks."""
+
+
+app.command(no_args_is_help=True)(table_commands.fit)
+app.command(no_args_is_help=True)(table_commands.predict)
+app.command(no_args_is_help=True)(table_commands.evaluate)
 
 
 @app.command()

@@ -4,13 +4,18 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from ntkgp._checks import check_count
+from ntkgp._types import MeanFunction
+from ntkgp.archive import State
 from ntkgp.linalg.cholesky import cholesky
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.problem import Problem
+from ntkgp.stored_problem import problem_state, stored_problem
 from ntkgp.tangent.memory import rows_per_chunk
+
+BLOCK = 128  # points whose kernel is formed together in `joint`: few calls, little thrown away
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,8 @@ class ExactPosterior(Posterior):
     problem: Problem
     factor: Float[Tensor, "NC NC"]
     alpha: Float[Tensor, "NC"]
+
+    kind = "exact"
 
     @property
     def log_marginal_likelihood(self) -> float:
@@ -104,6 +111,31 @@ class ExactPosterior(Posterior):
         covariance.diagonal().clamp_min_(0)
         return covariance.to(problem.user_dtype)
 
+    def joint(self, x: Float[Tensor, "B q *point"]) -> tuple[Float[Tensor, "B q C"], Float[Tensor, "B qC qC"]]:
+        """Mean and joint epistemic covariance of B groups of q points, each group by itself; differentiable in x.
+
+        Cost: B·q·C·(N·C)² operations, and kernels of tiles of 128 points, of which the groups' blocks are kept. Memory: a block
+        of 256 MB and the result, never the (B·q·C)² matrix.
+        """
+        problem, (q, C) = self.problem, (x.shape[1], self.problem.outputs)
+        points = rows_per_chunk(8 * len(self.alpha) * C, budget=256 * 2**20) if q * C == 1 else BLOCK
+        means, covariances = [], []
+        for part in x.split(max(1, points // q)):
+            flat = problem.checked(part.flatten(0, 1))
+            jacobian = problem.tangent.at(flat)
+            cross = jacobian.kernel(problem.jacobian) / problem.noise_std
+            means.append(problem.mean_at(flat) + cross @ self.alpha)
+            half = torch.linalg.solve_triangular(self.factor, cross.T, upper=False).T.unflatten(0, (len(part), q * C))
+            if q * C == 1:
+                prior = jacobian.diag().view(-1, 1, 1)
+            else:
+                prior = jacobian.kernel().view(len(part), q * C, len(part), q * C).diagonal(dim1=0, dim2=2).movedim(-1, 0)
+            covariance = prior - half @ half.mT
+            covariance.diagonal(dim1=1, dim2=2).clamp_min_(0)
+            covariances.append(covariance)
+        mean = torch.cat(means).unflatten(0, (len(x), q, C))
+        return mean.to(problem.user_dtype), torch.cat(covariances).to(problem.user_dtype)
+
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
         """Exact draws. Cost: 4·N·C·P operations and a triangular solve a draw; memory 2·P·count numbers."""
         check_count(count, "count", 1)
@@ -112,3 +144,14 @@ class ExactPosterior(Posterior):
         z, noise = operator.normal(parameters, count, generator), operator.normal(rows, count, generator)
         surprise = self.problem.whitened_residual.unsqueeze(1) - operator.matmat(z) - noise
         return FunctionSample(self.problem, z + operator.rmatmat(torch.cholesky_solve(surprise, self.factor)))
+
+    def state(self) -> State:
+        """All that the posterior is made of, less the network."""
+        return problem_state(self.problem) | State.of(factor=self.factor, alpha=self.alpha)
+
+    @classmethod
+    def from_state(cls, state: State, module: nn.Module, prior_mean: MeanFunction | None) -> "ExactPosterior":
+        """The posterior again; prior_mean is the function, where it was one."""
+        problem = stored_problem(state, module, prior_mean)
+        dtype = problem.network.dtype
+        return cls(problem, state.tensor("factor", "NC NC", dtype), state.tensor("alpha", "NC", dtype))

@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ntkgp._checks import check_count, check_rank
-from ntkgp._types import NumericalWarning
+from ntkgp._types import MeanFunction, NumericalWarning
+from ntkgp.archive import State
 from ntkgp.linalg.cgls import CGLS, Solution
 from ntkgp.linalg.head import Head
 from ntkgp.linalg.operator import Operator
 from ntkgp.linalg.svd import RandomizedSVD, SVDMethod
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.problem import Problem
+from ntkgp.stored_problem import problem_state, stored_problem
 from ntkgp.tangent.memory import free_bytes
 
 START = 32  # rank from which a tolerance on the bracket grows
@@ -242,6 +244,8 @@ class LowRankPosterior(Posterior):
     solver: CGLS
     seconds: dict[str, float]  # spent on each stage
 
+    kind = "low rank"
+
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
         """Mean, variance and bracket by products with J(x).
 
@@ -283,3 +287,31 @@ class LowRankPosterior(Posterior):
         c = operator.rmatmat(surprise) - self.problem.normal(z)
         solution = self.solver.solve(self.problem.normal, c, self.head.precondition, rough=_rough(self.problem))
         return FunctionSample(self.problem, z + solution.x)
+
+    def state(self) -> State:
+        """All that the posterior is made of, less the network; the mean is the first column of the solution."""
+        if type(self.solver) is not CGLS:
+            raise ValueError(f"only CGLS can be saved as solver, got {type(self.solver).__name__}, which is code")
+        return problem_state(self.problem) | State.of(
+            head=self.head, explained=self.explained, solution=self.solution, tail=self.tail, side=self.side,
+            bracket_width=self.bracket_width, solver=self.solver, seconds=self.seconds,
+        )  # fmt: skip
+
+    @classmethod
+    def from_state(cls, state: State, module: nn.Module, prior_mean: MeanFunction | None) -> "LowRankPosterior":
+        """The posterior again; prior_mean is the function, where it was one."""
+        problem, double = stored_problem(state, module, prior_mean), torch.float64
+        tail = state.tensor("tail", "P T", double)
+        solution = state.build(Solution, "solution", double, x="P 1+T")
+        return cls(
+            problem=problem,
+            head=state.build(Head, "head", double, v="P K", image="P K", values="K"),
+            explained=state.tensor("explained", "P L", double),
+            mean=solution.x[:, :1],
+            tail=tail,
+            solution=solution,
+            side=state.fact("side", str),
+            bracket_width=state.fact("bracket_width", float, type(None)),
+            solver=state.build(CGLS, "solver"),
+            seconds=state.fact("seconds", dict),
+        )

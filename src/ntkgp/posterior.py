@@ -1,13 +1,17 @@
 """What every posterior answers. The base class only declares; the three final classes are in exact, lowrank and trained."""
 
 import math
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from ntkgp._types import MeanFunction
+from ntkgp.archive import State, write
 from ntkgp.problem import Problem
 
 
@@ -128,6 +132,8 @@ class Posterior(ABC):
         (torch.Size([6]), torch.Size([6, 6]))
     """
 
+    kind: ClassVar[str]  # its name in files
+
     @abstractmethod
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
         """Mean, variance and its bracket at the points x; differentiable in x.
@@ -144,3 +150,22 @@ class Posterior(ABC):
     @abstractmethod
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
         """`count` functions drawn from the posterior, by Matheron's rule: f = m + J(z + Jᵀ(K + σ²I)⁻¹(r − Jz − ε))."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the posterior to one safetensors file, for :func:`ntkgp.load`: tensors, and JSON in its header; no code.
+
+        The file holds the training points and all that was computed, but not the network, of which it keeps a fingerprint, and
+        no prior mean that is a function. Points given as batches are left out: the loaded posterior predicts and gives
+        covariances, which needs none of them, but cannot draw functions. The file is whole or not written: one that is there
+        already stays until its successor is complete. A symbolic link is refused. Memory: a copy of what lies on a GPU.
+        """
+        write(path, self.kind, self.state())
+
+    @abstractmethod
+    def state(self) -> State:
+        """All that the posterior is made of, less the network."""
+
+    @classmethod
+    @abstractmethod
+    def from_state(cls, state: State, module: nn.Module, prior_mean: MeanFunction | None) -> "Posterior":
+        """The posterior again; prior_mean is the function, where it was one."""

@@ -20,6 +20,7 @@ from ntkgp._checks import (
 )
 from ntkgp._types import MeanFunction
 from ntkgp.batches import Batches
+from ntkgp.fingerprint import dtypes_of
 from ntkgp.linalg.operator import Operator
 from ntkgp.tangent.functional import PureNetwork
 from ntkgp.tangent.jacobian import Jacobian
@@ -52,9 +53,11 @@ class Problem:
     residual: Float[Tensor, "NC"]
     noise_std: Float[Tensor, "NC"]
     prior_mean: MeanFunction
+    prior_mean_name: str  # "zero", "network" or "function"
     common_noise: Float[Tensor, "1 C"] | None  # where it is the same at every point
     vector_output: bool
     user_dtype: torch.dtype
+    module_dtypes: dict[str, str]  # of the user's parameters and buffers
     batches: Batches | None = None  # the points, where they do not fit in memory; x is then the first batch
 
     @property
@@ -164,7 +167,7 @@ def pose(
     """Check what the user passed and pose it as a :class:`Problem`; y = None poses zero targets (covariance only)."""
     first = next(iter(x))[0] if isinstance(x, Batches) else x
     network, outputs = open_network(module, first, dtype, parameters)
-    mean = _mean_function(prior_mean, network, outputs)
+    mean = mean_function(prior_mean, network, outputs)
     if isinstance(x, Batches):
         parts = [(part_y, _residual(mean, part_x, part_y, outputs, network.dtype))
                  for part_x, part_y in x.checked(network.module, outputs)]  # fmt: skip
@@ -181,9 +184,11 @@ def pose(
         residual=residual,
         noise_std=noise.to(network.dtype).sqrt().flatten(),
         prior_mean=mean,
-        common_noise=noise[:1] if is_common(noise_var) else None,
+        prior_mean_name="zero" if prior_mean is None else "network" if prior_mean is network_mean else "function",
+        common_noise=noise[:1].clone() if is_common(noise_var) else None,
         vector_output=like.ndim == 1,
         user_dtype=like.dtype,
+        module_dtypes=dtypes_of(module),
         batches=x if isinstance(x, Batches) else None,
     )
 
@@ -214,7 +219,8 @@ def open_network(
     return network, outputs
 
 
-def _mean_function(prior_mean: MeanFunction | None, network: PureNetwork, outputs: int) -> MeanFunction:
+def mean_function(prior_mean: MeanFunction | None, network: PureNetwork, outputs: int) -> MeanFunction:
+    """What the user passed as prior mean, as a function of x."""
     if prior_mean is None:
         return lambda x: torch.zeros(len(x), outputs, device=x.device)
     if prior_mean is network_mean:

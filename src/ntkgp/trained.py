@@ -4,16 +4,28 @@ from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from ntkgp.covariance import CovarianceEstimate, CovarianceParts, CovariancePlan, TightCovariance, plan_covariance
+from ntkgp._types import MeanFunction
+from ntkgp.archive import State
+from ntkgp.covariance import (
+    CovarianceEstimate,
+    CovarianceParts,
+    CovariancePlan,
+    PaperCovariance,
+    TightCovariance,
+    plan_covariance,
+)
 from ntkgp.exact import Exact
 from ntkgp.linalg.head import Head
-from ntkgp.linalg.svd import DenseSVD, SVDMethod
+from ntkgp.linalg.svd import DenseSVD, PartialSVD, SVDMethod
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
-from ntkgp.predictors import Predictors, train_predictors
+from ntkgp.predictors import NetworkPredictors, Predictors, train_predictors
 from ntkgp.problem import Problem
-from ntkgp.training import AcceleratedGD, Trainer
+from ntkgp.stored_problem import problem_state, stored_problem
+from ntkgp.training import AcceleratedGD, Copies, TrainedWeights, Trainer
+
+ESTIMATES = {"tight": TightCovariance, "paper": PaperCovariance}  # by their names in files
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,8 @@ class TrainedPosterior(Posterior):
     predictors: Predictors
     bracket: Head
 
+    kind = "trained"
+
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
         """Mean and variance by 1 + K + T forward passes, and K Jacobian products for the bracket.
 
@@ -103,3 +117,43 @@ class TrainedPosterior(Posterior):
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
         """Exact draws of the linearised network, for N·C small enough for a dense kernel."""
         return Exact().fit(self.plan.problem).sample(count, generator=generator)
+
+    def state(self) -> State:
+        """All that the posterior is made of, less the network; the copies as their displacements from it."""
+        names = [name for name, kind in ESTIMATES.items() if type(self.plan.estimate) is kind]
+        if not names:
+            raise ValueError(
+                f"only TightCovariance and PaperCovariance can be saved, got {type(self.plan.estimate).__name__}, which is code"
+            )
+        assert isinstance(self.predictors, NetworkPredictors)
+        weights = self.predictors.trained
+        double = {"dtype": torch.float64, "device": "cpu"}
+        return problem_state(self.plan.problem) | State.of(
+            estimate=names[0], svd=self.plan.svd, tail=self.plan.tail, bracket=self.bracket, deltas=weights.deltas,
+            scale=weights.scale, steps=weights.steps, converged=weights.converged,
+            accuracy=torch.tensor(weights.accuracy, **double),  # not JSON, which knows no NaN
+            losses=torch.tensor(weights.losses, **double).reshape(-1, len(weights.scale)), seconds=weights.seconds,
+        )  # fmt: skip
+
+    @classmethod
+    def from_state(cls, state: State, module: nn.Module, prior_mean: MeanFunction | None) -> "TrainedPosterior":
+        """The posterior again; prior_mean is the function, where it was one."""
+        problem, double = stored_problem(state, module, prior_mean), torch.float64
+        estimate = state.fact("estimate", str)
+        if estimate not in ESTIMATES:
+            raise ValueError(f"'estimate' must be one of {list(ESTIMATES)}, got {estimate!r}")
+        svd = state.build(PartialSVD, "svd", double, u="NC K", s="K", v="P K", residuals="K")
+        plan = CovariancePlan(problem, svd, ESTIMATES[estimate](), state.tensor("tail", "NC T", double))
+        deltas = state.tensor("deltas", "1+K+T P")
+        weights = TrainedWeights(
+            deltas=deltas,
+            scale=state.tensor("scale", "1+K+T", deltas.dtype),
+            steps=state.fact("steps", list),
+            converged=state.fact("converged", list),
+            accuracy=state.tensor("accuracy", "1+K+T", double).tolist(),
+            losses=state.tensor("losses", "R 1+K+T", double).tolist(),
+            seconds=state.fact("seconds", float),
+        )
+        copies = Copies(problem.network.to(deltas.dtype), problem.tangent.space, problem.tangent.scales)
+        bracket = state.build(Head, "bracket", double, v="P K", image="P K", values="K")
+        return cls(plan, NetworkPredictors(copies, weights), bracket)

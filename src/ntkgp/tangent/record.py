@@ -1,6 +1,6 @@
 """Recording factors: one forward pass and C backward passes, none of them through the weights."""
 
-from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -77,24 +77,22 @@ class LayerFactors:
     def _record(self, x: Tensor, copy: bool = False) -> tuple[Tensor, list[Call]]:
         """One forward pass: each call of a factored layer, with its input and a zero added to its output."""
         calls: list[Call] = []
-
-        def hook(path: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
-            def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-                probe = torch.zeros((), dtype=output.dtype, device=output.device, requires_grad=True).expand(output.shape)
-                a = inputs[0].clone() if copy else inputs[0]
-                calls.append((path, a, a._version, probe))
-                return output + probe
-
-            return record
-
         with self.network.lock:  # other threads must not record into this list
             modules = dict(self.network.module.named_modules())
-            handles = [modules[path].register_forward_hook(hook(path)) for path in self.layers]
+            handles = [modules[path].register_forward_hook(partial(_note, calls, path, copy)) for path in self.layers]
             try:
                 return self.network({}, x), calls
             finally:
                 for handle in handles:
                     handle.remove()
+
+
+def _note(calls: list[Call], path: str, copy: bool, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    """A forward hook: note the layer's input, and add a zero to its output by which to differentiate."""
+    probe = torch.zeros((), dtype=output.dtype, device=output.device, requires_grad=True).expand(output.shape)
+    a = inputs[0].clone() if copy else inputs[0]
+    calls.append((path, a, a._version, probe))
+    return output + probe
 
 
 def _one(uses: list[Factor]) -> Factor:

@@ -1,0 +1,50 @@
+"""Whether a module is the one that something was computed with: parameters and buffers, bit by bit."""
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+Fingerprint = dict[str, list]  # by name of the parameter or buffer: dtype, shape, sha256 of the bytes
+
+
+def dtypes_of(module: nn.Module) -> dict[str, str]:
+    """The dtype of each parameter and buffer."""
+    return {name: str(tensor.dtype) for name, tensor in _tensors(module).items()}
+
+
+def fingerprint(module: nn.Module, dtypes: dict[str, str]) -> Fingerprint:
+    """Of a module whose tensors had other dtypes before it was cast. Cost: one pass over the weights."""
+    return {name: [dtypes[name], list(tensor.shape), _digest(tensor)] for name, tensor in _tensors(module).items()}
+
+
+def check_same(module: nn.Module, expected: Fingerprint, cast: torch.dtype | None) -> None:
+    """A module with these parameters and buffers, compared after the cast; the error names the first difference."""
+    tensors = _tensors(module)
+    for name, (dtype, shape, _) in expected.items():
+        if name not in tensors:
+            raise ValueError(f"the module has no {name!r}, which the fitted one had; pass a module of the same architecture")
+        got = tensors[name]
+        if list(got.shape) != shape:
+            raise ValueError(f"{name!r} of the module has shape {tuple(got.shape)}, that of the fitted one {tuple(shape)}")
+        if str(got.dtype) != dtype:
+            raise ValueError(
+                f"{name!r} of the module is {got.dtype}, that of the fitted one was {dtype}; use module.to({dtype})"
+            )
+    for name in tensors:
+        if name not in expected:
+            raise ValueError(f"the module has {name!r}, which the fitted one had not; pass a module of the same architecture")
+    for name, (*_, digest) in expected.items():
+        tensor = tensors[name]
+        if _digest(tensor if cast is None or not tensor.is_floating_point() else tensor.to(cast)) != digest:
+            raise ValueError(
+                f"{name!r} of the module has other values than that of the fitted one; give the module the weights it had then"
+            )
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach() for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
+
+
+def _digest(tensor: Tensor) -> str:
+    return hashlib.sha256(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data).hexdigest()

@@ -1,0 +1,55 @@
+"""Units: the recipe for tables wants columns of mean 0 and standard deviation 1, people want answers in their own."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ntkgp.posterior import Prediction
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """standardised = (raw − center) / scale, column by column; () for a vector of targets, (D,) for a matrix.
+
+    Example:
+        >>> import torch
+        >>> scaling = Scaling.of(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))  # the second column is constant
+        >>> scaling.apply(torch.tensor([[3.0, 6.0]]))
+        tensor([[1., 1.]], dtype=torch.float64)
+    """
+
+    center: Float[Tensor, "*D"]
+    scale: Float[Tensor, "*D"]
+
+    @classmethod
+    def of(cls, values: Float[Tensor, "N *D"]) -> "Scaling":
+        """Mean and standard deviation of each column, in float64; a constant column keeps its unit."""
+        values = values.double()
+        center, scale = values.mean(dim=0), values.std(dim=0, correction=0)
+        # The mean of equal numbers is not always that number to the last digit.
+        constant = scale <= 1e-12 * values.abs().amax(dim=0)
+        return cls(center, torch.where(constant, torch.ones_like(scale), scale))
+
+    @classmethod
+    def none(cls, values: Float[Tensor, "N *D"]) -> "Scaling":
+        """Values as they are."""
+        zero = torch.zeros_like(values[0], dtype=torch.float64)
+        return cls(zero, torch.ones_like(zero))
+
+    def apply(self, values: Tensor) -> Tensor:
+        """Standardised, in float64."""
+        return (values.double() - self.center) / self.scale
+
+    def undo(self, prediction: Prediction) -> Prediction:
+        """A prediction of standardised targets in the units of the raw ones."""
+        square = self.scale.square()
+        noise = prediction.noise_var
+        return Prediction(
+            mean=self.center + self.scale * prediction.mean,
+            variance=square * prediction.variance,
+            lower=square * prediction.lower,
+            upper=square * prediction.upper,
+            noise_var=None if noise is None else square * noise,
+        )

@@ -1,0 +1,146 @@
+"""A regression problem in the words of a file, and back: all of it but the network, which must be the same when it is read."""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ntkgp._types import MeanFunction
+from ntkgp.archive import State
+from ntkgp.batches import Batches
+from ntkgp.fingerprint import check_same, dtypes_of, fingerprint
+from ntkgp.problem import Problem, mean_function, network_mean
+from ntkgp.tangent.functional import ParameterSpace, PureNetwork
+from ntkgp.tangent.tangent import Tangent
+
+
+def problem_state(problem: Problem) -> State:
+    """The points, residuals and noise; priors; a fingerprint of the network. Of batches only two points are kept."""
+    module, tangent, whole = problem.network.module, problem.tangent, problem.batches is None
+    return State.of(
+        x=problem.x if whole else problem.x[[0, -1]],
+        whole=whole,
+        residual=problem.residual,
+        noise_std=problem.noise_std,
+        common_noise=problem.common_noise,
+        points=problem.points,
+        outputs=problem.outputs,
+        vector_output=problem.vector_output,
+        user_dtype=_name(problem.user_dtype),
+        prior_mean=problem.prior_mean_name,
+        prior_std={name: tangent.scales[name] for name in tangent.space.shapes},  # of the parameters chosen, in flat order
+        module=fingerprint(module, problem.module_dtypes),
+        cast=None if dtypes_of(module) == problem.module_dtypes else _name(problem.network.dtype),
+        layers=_layers(module),
+        training=[path for path, part in module.named_modules() if part.training],
+        probe=_probe(problem),
+    )
+
+
+def stored_problem(state: State, module: nn.Module, prior_mean: MeanFunction | None) -> Problem:
+    """The problem again, with a copy of a module that must be the one fitted."""
+    points, outputs, whole = state.fact("points", int), state.fact("outputs", int), state.fact("whole", bool)
+    network, scales = _network(state, module), state.fact("prior_std", dict)
+    state.sizes.update(N=points, C=outputs, NC=points * outputs)
+    x = state.tensor("x", "N ..." if whole else "2 ...")
+    try:
+        tangent = Tangent(network, x, outputs, scales)
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(f"the module cannot be called on the training points: {error}") from error
+    state.sizes["P"] = tangent.space.size
+    if list(tangent.space.shapes) != list(scales):  # layers that another version or machine knows factors of come first there
+        state.orders["P"] = _order(tangent.space, list(scales), network.device)
+    noise_differs = state.facts.get("common_noise", "in the tensors") is None
+    problem = Problem(
+        network=network,
+        tangent=tangent,
+        x=x,
+        residual=state.tensor("residual", "NC", network.dtype),
+        noise_std=state.tensor("noise_std", "NC", network.dtype),
+        prior_mean=mean_function(_prior_mean(state, prior_mean), network, outputs),
+        prior_mean_name=state.fact("prior_mean", str),
+        common_noise=None if noise_differs else state.tensor("common_noise", "1 C", torch.float64),
+        vector_output=state.fact("vector_output", bool),
+        user_dtype=state.dtype("user_dtype"),
+        module_dtypes=dtypes_of(module),
+        batches=None if whole else Batches(_LeftOut(), network.device),
+    )
+    _check_probe(problem, state)
+    return problem
+
+
+def _network(state: State, module: nn.Module) -> PureNetwork:
+    cast = None if state.fact("cast", str, type(None)) is None else state.dtype("cast")
+    check_same(module, state.fact("module", dict), cast)
+    names, training = state.fact("prior_std", dict), state.fact("training", list)
+    known = dict(module.named_parameters())
+    if not names or any(name not in known for name in names):
+        raise ValueError(f"'prior_std' must name parameters of the module, got {list(names)}")
+    network = PureNetwork(module, cast, names)
+    for path, part in network.module.named_modules():
+        part.training = path in training  # the mode it was fitted in; the copy is ours
+    return network
+
+
+def _prior_mean(state: State, given: MeanFunction | None) -> MeanFunction | None:
+    name = state.fact("prior_mean", str)
+    if name == "function":
+        if given is None or given is network_mean:
+            raise ValueError("the prior mean was a function, which a file cannot hold; pass it again as prior_mean=")
+        return given
+    if name not in ("zero", "network"):
+        raise ValueError(f"'prior_mean' must be 'zero', 'network' or 'function', got {name!r}")
+    if given is not None:
+        raise ValueError(f"the prior mean is in the file ({name}); leave prior_mean out, or fit again with another one")
+    return network_mean if name == "network" else None
+
+
+def _order(space: ParameterSpace, stored: list[str], device: torch.device) -> Tensor:
+    """Where each of the P numbers of the flat layout stands in one with the parameters in another order."""
+    places = torch.arange(space.size, device=device).split([space.shapes[name].numel() for name in stored])
+    return torch.cat([places[stored.index(name)] for name in space.shapes])
+
+
+@torch.no_grad()
+def _probe(problem: Problem) -> Float[Tensor, "3 2 C"]:
+    """Output, prior variance and prior mean at two training points, which another function would hardly share."""
+    few = problem.x[[0, -1]]
+    values = [problem.network.initial(few).flatten(), problem.tangent.at(few).diag(), problem.mean_at(few)]
+    return torch.stack(values).unflatten(1, (2, -1)).double()
+
+
+def _check_probe(problem: Problem, state: State) -> None:
+    """Weights do not say what is done with them: activations have none."""
+    before, now = state.tensor("probe", "3 2 C", torch.float64), _probe(problem)
+    std, variance = before[1].abs().sqrt(), before[1].abs()
+    # Another machine rounds in another way; the most is what TF32 does to the convolutions of a float32 network.
+    slack = 10 * torch.finfo(problem.network.dtype).eps ** 0.5 * (before.abs() + torch.stack([std, variance, std]))
+    wrong = (~((now - before).abs() <= slack)).flatten(1).any(dim=1).tolist()
+    got, was = now[:, 0].tolist(), before[:, 0].tolist()
+    if wrong[0] or wrong[1]:
+        layers = _layers(problem.network.module)
+        other = [f"layer {path!r} is {layers.get(path)}, was {kind}; "
+                 for path, kind in state.fact("layers", dict).items() if layers.get(path) != kind]  # fmt: skip
+        raise ValueError(
+            f"the module has the weights of the fitted one but does something else with them: {''.join(other[:1])}at the first "
+            f"training point its output is {got[0]} (was {was[0]}) and the prior variance {got[1]} (was {was[1]})"
+        )
+    if wrong[2]:
+        raise ValueError(f"prior_mean is not the function of the fit: at the first training point {got[2]}, was {was[2]}")
+
+
+def _layers(module: nn.Module) -> dict[str, str]:
+    return {path: type(part).__name__ for path, part in module.named_modules()}
+
+
+class _LeftOut:
+    """Batches that are not in the file."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        raise ValueError("the training points were given as batches, which files leave out; fit again to use them")
+        yield
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

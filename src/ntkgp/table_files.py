@@ -1,0 +1,203 @@
+"""Tables in files: read by polars, checked against the columns a model knows, encoded as numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from jaxtyping import Float
+from polars.exceptions import PolarsError
+from torch import Tensor
+
+NUMBER, BOOLEAN, CATEGORY = "number", "boolean", "category"
+CATEGORIES = 100  # of a column of texts: more are names of rows rather than kinds of them
+NULLS = ["", "NA", "NaN", "nan", "null"]  # what stands for a missing value in CSV
+SHOWN = 5  # rows, categories or columns named in a message
+
+
+class TableError(ValueError):
+    """A table that cannot be used as it is; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that a model takes in: its name, whether it holds numbers, booleans or categories, and which.
+
+    Example:
+        >>> import polars as pl
+        >>> Column.of(pl.Series("colour", ["red", "blue", "red"]))
+        Column(name='colour', kind='category', categories=('blue', 'red'))
+    """
+
+    name: str
+    kind: str
+    categories: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, series: pl.Series) -> "Column":
+        """What there is to know of a column of the training table."""
+        kind = _kind(series)
+        if kind is None:
+            raise TableError(
+                f"column {series.name!r} is of type {series.dtype}, not of numbers, booleans or texts: convert it, or leave "
+                f"it out with --ignore {series.name}"
+            )
+        if kind == NUMBER:
+            return cls(series.name, kind)
+        if kind == BOOLEAN:
+            return cls(series.name, kind, ("false", "true"))
+        found = series.cast(pl.String).unique().drop_nulls().sort()
+        if len(found) > CATEGORIES:
+            raise TableError(
+                f"column {series.name!r} holds {len(found)} different texts, such as {found[0]!r}, at most {CATEGORIES} can "
+                f"be categories: leave it out with --ignore {series.name}, or turn it into numbers"
+            )
+        return cls(series.name, kind, tuple(found))
+
+    @property
+    def width(self) -> int:
+        """Features it becomes: one, or one for each category."""
+        return 1 if self.kind == NUMBER else len(self.categories)
+
+    def codes(self, series: pl.Series) -> pl.Series:
+        """The place of each value among the categories; null where it is none of them."""
+        return series.cast(pl.String).cast(pl.Enum(self.categories), strict=False).to_physical()
+
+    def unseen(self, series: pl.Series) -> list[str]:
+        """Values that are none of the categories."""
+        if self.kind == NUMBER:
+            return []
+        values = series.cast(pl.String).unique().drop_nulls().sort()
+        return values.filter(~values.is_in(list(self.categories))).to_list()
+
+
+def read(path: Path, texts: Sequence[str] = ()) -> pl.LazyFrame:
+    r"""A CSV or Parquet file, not read yet. In CSV the columns named in `texts` are not taken for numbers.
+
+    The types of CSV columns are inferred from all rows, so that a late decimal point is no surprise.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "table.csv"
+        >>> _ = path.write_text("size,colour\n1,red\n2.5,blue\n")
+        >>> read(path).collect_schema()
+        Schema([('size', Float64), ('colour', String)])
+    """
+    if not path.is_file():
+        raise TableError(f"there is no file {path}")
+    kind = path.suffix.lower()
+    try:
+        if kind in (".parquet", ".pq"):
+            frame = pl.scan_parquet(path)
+            frame.collect_schema()
+            return frame
+        if kind in (".csv", ".tsv"):
+            options: dict[str, Any] = {"separator": "\t" if kind == ".tsv" else ",", "infer_schema_length": None}
+            options |= {"null_values": NULLS}
+            names = pl.scan_csv(path, **options).collect_schema().names()
+            overrides = {name: pl.String for name in texts if name in names}
+            return pl.scan_csv(path, **options, schema_overrides=overrides)
+    except (PolarsError, OSError) as error:
+        raise TableError(f"{path} cannot be read as {kind[1:]}: {error}") from error
+    raise TableError(f"{path} must end in .csv, .tsv or .parquet, got {kind or 'no ending'}")
+
+
+def write(frame: pl.DataFrame, path: Path) -> None:
+    """A table as CSV or Parquet, by the ending of the path."""
+    kind = path.suffix.lower()
+    if kind not in (".csv", ".parquet", ".pq"):
+        raise TableError(f"{path} must end in .csv or .parquet, got {kind or 'no ending'}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame.write_csv(path) if kind == ".csv" else frame.write_parquet(path)
+
+
+def collect(frame: pl.LazyFrame, names: Sequence[str], path: Path) -> pl.DataFrame:
+    """These columns of a table in memory: columns of numbers, no Python objects."""
+    missing = [name for name in names if name not in frame.collect_schema().names()]
+    if missing:
+        raise TableError(
+            f"{path} has no column {_listed(missing)}; its columns are {_listed(frame.collect_schema().names(), 20)}"
+        )
+    try:
+        table = frame.select(names).collect()
+    except PolarsError as error:
+        raise TableError(f"{path} cannot be read: {error}") from error
+    if not len(table):
+        raise TableError(f"{path} has no rows")
+    return table
+
+
+def complete(table: pl.DataFrame, path: Path, drop: bool) -> pl.Series:
+    """Which rows have a finite value in every column; an error if some have not and they are not to be dropped."""
+    whole = pl.Series("whole", np.ones(len(table), dtype=bool))
+    for series in table:
+        there = series.is_not_null()
+        if series.dtype.is_float():
+            there = there & series.is_finite().fill_null(False)
+        if not drop and not there.all():
+            rows = (~there).arg_true()
+            raise TableError(
+                f"{path}: column {series.name!r} has no value in {len(rows)} of {len(table)} rows, first in rows "
+                f"{_listed((rows + 1).to_list())} (counted from 1, without the header); fill them in, or pass --drop-missing "
+                "to do without these rows"
+            )
+        whole = whole & there
+    if not whole.any():
+        raise TableError(f"{path} has no row without a missing value")
+    return whole
+
+
+def check_kinds(table: pl.DataFrame, columns: Sequence[Column], path: Path) -> None:
+    """Columns must be of the kind they had in the training table."""
+    for column in columns:
+        got = _kind(table[column.name])
+        if got != column.kind:
+            value = table[column.name].drop_nulls().head(1).to_list()
+            raise TableError(
+                f"{path}: column {column.name!r} held {_plural(column.kind)} when the model was fitted and is of type "
+                f"{table.schema[column.name]} here{f', such as {value[0]!r}' if value else ''}; convert it"
+            )
+
+
+def encode(table: pl.DataFrame, columns: Sequence[Column]) -> Float[Tensor, "N D"]:
+    """Numbers as they are, categories as ones and zeros: a feature each, all zero where the category is unknown; in float64.
+
+    Example:
+        >>> import polars as pl
+        >>> table = pl.DataFrame({"size": [1.5, 2.0], "colour": ["red", "green"]})
+        >>> encode(table, [Column("size", "number"), Column("colour", "category", ("blue", "red"))])
+        tensor([[1.5000, 0.0000, 1.0000],
+                [2.0000, 0.0000, 0.0000]], dtype=torch.float64)
+    """
+    features = torch.zeros(len(table), sum(column.width for column in columns), dtype=torch.float64)
+    place = 0
+    for column in columns:
+        if column.kind == NUMBER:
+            features[:, place] = torch.from_numpy(table[column.name].cast(pl.Float64).to_numpy(writable=True))
+        else:
+            codes = column.codes(table[column.name]).cast(pl.Int64).fill_null(-1).to_numpy(writable=True)
+            known = torch.from_numpy(codes)
+            rows = (known >= 0).nonzero().squeeze(1)
+            features[rows, place + known[rows]] = 1.0
+        place += column.width
+    return features
+
+
+def _kind(series: pl.Series) -> str | None:
+    dtype = series.dtype
+    if dtype == pl.Boolean:
+        return BOOLEAN
+    if dtype == pl.String or isinstance(dtype, pl.Categorical | pl.Enum):
+        return CATEGORY
+    return NUMBER if dtype.is_numeric() else None
+
+
+def _plural(kind: str) -> str:
+    return {NUMBER: "numbers", BOOLEAN: "booleans", CATEGORY: "texts"}[kind]
+
+
+def _listed(items: Sequence[object], most: int = SHOWN) -> str:
+    return ", ".join(map(repr, items[:most])) + (", …" if len(items) > most else "")

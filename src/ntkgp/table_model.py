@@ -1,0 +1,231 @@
+"""A posterior for tables with named columns."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ntkgp._checks import check_noise
+from ntkgp.exact import Exact
+from ntkgp.group_noise import group_noise
+from ntkgp.lowrank import LowRank
+from ntkgp.posterior import Posterior, Prediction
+from ntkgp.problem import pose
+from ntkgp.scaling import Scaling
+from ntkgp.table import tune_table
+from ntkgp.table_files import CATEGORY, Column, TableError, encode
+from ntkgp.tune import Tuned
+
+DENSE = 8000  # rows times targets up to which the posterior is exact
+ROUNDS = 2  # of group noise given the kernel, and the kernel given group noise
+ROWS = 65536  # of a table that are predicted at a time
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a fit depends on beside the data.
+
+    Args:
+        width: of the recipe's hidden layers (4·width of the local one); None for 512 up to `DENSE` rows and 64 beyond.
+        rank: of the low-rank posterior beyond `DENSE` rows.
+        points: rows that hyper-parameters are tuned on.
+        steps: as for :func:`ntkgp.tune`.
+        starts: as for :func:`ntkgp.tune`.
+        seed: of all randomness.
+        device: where to compute.
+        progress: show progress bars.
+    """
+
+    width: int | None = None
+    rank: int = 256
+    points: int = 2000
+    steps: int = 100
+    starts: int = 3
+    seed: int = 0
+    device: str = "cpu"
+    progress: bool = False
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise variance of new rows, in squared units of the targets.
+
+    Attributes:
+        variances: (1, C); or (G + 1, C), one for each group and the mean over the training rows for any other; or None where
+            columns of the table say it.
+        group: the column that says to which group a row belongs.
+        columns: that hold the variances, one for each target.
+    """
+
+    variances: Float[Tensor, "G C"] | None
+    group: Column | None = None
+    columns: tuple[str, ...] = ()
+
+    def at(self, table: pl.DataFrame) -> Float[Tensor, "M C"] | None:
+        """Of the rows of a table; None where it does not say."""
+        if self.variances is None:
+            if any(name not in table.columns for name in self.columns):
+                return None
+            return known_noise(table, self.columns)
+        if self.group is None:
+            return self.variances.expand(len(table), -1)
+        codes = self.group.codes(table[self.group.name]).cast(pl.Int64).fill_null(len(self.group.categories))
+        return self.variances[torch.from_numpy(codes.to_numpy(writable=True))]
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A posterior with the names, kinds and units of the columns it takes and gives.
+
+    Example:
+        >>> import polars as pl
+        >>> table = pl.DataFrame({"hours": [1.0, 2.0, 3.0], "kind": ["a", "b", "a"], "price": [10.0, 22.0, 30.0]})
+        >>> columns = [Column.of(table[name]) for name in ("hours", "kind")]
+        >>> model = fit_table(table, columns, ["price"], options=Options(width=8, steps=5, starts=1))
+        >>> model.predict(table).mean.shape
+        torch.Size([3, 1])
+    """
+
+    columns: tuple[Column, ...]
+    targets: tuple[str, ...]
+    ignored: tuple[str, ...]
+    inputs: Scaling
+    outputs: Scaling
+    noise: Noise
+    module: nn.Module
+    posterior: Posterior
+    fitted: dict[str, Any]  # how, in words and numbers
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns without which nothing can be predicted."""
+        group = [] if self.noise.group is None else [self.noise.group.name]
+        return list(dict.fromkeys([*(column.name for column in self.columns), *group]))
+
+    def predict(self, table: pl.DataFrame) -> Prediction:
+        """The posterior at the rows of a table, (M, C), in the units of the targets. Memory: that of ROWS rows."""
+        parts = [self._predict(table.slice(start, ROWS)) for start in range(0, len(table), ROWS)]
+        noise = [part.noise_var for part in parts if part.noise_var is not None]
+        joined = (torch.cat([getattr(part, name) for part in parts]) for name in ("mean", "variance", "lower", "upper"))
+        return Prediction(*joined, noise_var=torch.cat(noise) if noise else None)
+
+    def _predict(self, table: pl.DataFrame) -> Prediction:
+        p = next(self.module.parameters())
+        x = self.inputs.apply(encode(table, self.columns)).to(p)
+        # The noise is added below: that of the fit may be another one for each training row.
+        standardised = self.posterior.predict(x, noise_var=1.0)
+        found = Prediction(*(t.cpu().double() for t in vars(standardised).values()))
+        return replace(self.outputs.undo(found), noise_var=self.noise.at(table))
+
+
+def fit_table(
+    table: pl.DataFrame,
+    columns: Sequence[Column],
+    targets: Sequence[str],
+    *,
+    ignored: Sequence[str] = (),
+    noise_columns: Sequence[str] = (),
+    group: str | None = None,
+    options: Options | None = None,
+) -> TableModel:
+    """Tune the recipe for tables and compute its posterior: exact up to 8,000 rows times targets, of low rank beyond.
+
+    Args:
+        table: without missing values.
+        columns: the features.
+        targets: names of the columns to predict.
+        ignored: names of columns that are there and not used.
+        noise_columns: names of columns with the known noise variance of each row, one for each target.
+        group: name of a column; each of its values has a noise variance of its own, learned.
+        options: what else it depends on.
+    """
+    options, started = options or Options(), time.perf_counter()
+    raw = numbers(table, targets)
+    large = raw.numel() > DENSE
+    features = encode(table, columns)
+    inputs, outputs = Scaling.of(features), Scaling.of(raw)
+    # Float64 is for the dense factorisation; the low-rank solver refines float32 products by itself.
+    place = {"device": options.device, "dtype": torch.float32 if large else torch.float64}
+    x, y = inputs.apply(features).to(**place), outputs.apply(raw).to(**place)
+    width = (64 if large else 512) if options.width is None else options.width
+
+    def tuned_with(noise_var: str | Tensor) -> tuple[Tuned, torch.Generator]:
+        generator = torch.Generator().manual_seed(options.seed)
+        tuned = tune_table(
+            x, y, noise_var=noise_var, width=width, local_width=4 * width, points=options.points, starts=options.starts,
+            steps=options.steps, generator=generator, progress=options.progress,
+        )  # fmt: skip
+        return tuned, generator
+
+    square = outputs.scale.square()
+    if noise_columns:
+        tuned, generator = tuned_with(known_noise(table, noise_columns) / square)
+        noise = Noise(None, columns=tuple(noise_columns))
+    elif group is not None:
+        column = Column(group, CATEGORY, tuple(table[group].cast(pl.String).unique().sort()))
+        members = torch.from_numpy(column.codes(table[group]).cast(pl.Int64).to_numpy(writable=True)).to(options.device)
+        tuned, generator = tuned_with("outputs")
+        variances = torch.as_tensor(tuned.noise_var, dtype=torch.float64).reshape(1, -1).expand(len(column.categories), -1)
+        for _ in range(ROUNDS):
+            variances = _by_group(tuned, x, y, members, variances, options)
+            tuned, generator = tuned_with(variances[members])
+        variances = _by_group(tuned, x, y, members, variances, options)
+        tuned = replace(tuned, noise_var=variances[members])
+        noise = Noise(torch.cat([variances, variances[members].mean(dim=0, keepdim=True)]).cpu() * square, column)
+    else:
+        tuned, generator = tuned_with("outputs")
+        noise = Noise(torch.as_tensor(tuned.noise_var, dtype=torch.float64).reshape(1, -1).cpu() * square)
+    parameters = sum(p.numel() for p in tuned.module.parameters())
+    method = LowRank(rank=min(options.rank, raw.numel(), parameters), tail=16) if large else Exact()
+    posterior = tuned.fit(x, y, method=method, generator=generator, progress=options.progress)
+    lost = tuned.points * float(outputs.scale.log().sum())  # from standardised targets to their own units
+    fitted = {
+        "rows": len(table),
+        "features": features.shape[1],
+        "method": type(method).__name__,
+        "rank": method.rank if isinstance(method, LowRank) else None,
+        "width": width,
+        "parameters": parameters,
+        "tuned_on": tuned.points,
+        "log_marginal_likelihood": tuned.log_marginal_likelihood - lost,
+        "leave_one_out": tuned.leave_one_out,
+        "seed": options.seed,
+        "seconds": round(time.perf_counter() - started, 2),
+    }
+    return TableModel(tuple(columns), tuple(targets), tuple(ignored), inputs, outputs, noise, tuned.module, posterior, fitted)
+
+
+def known_noise(table: pl.DataFrame, names: Sequence[str]) -> Float[Tensor, "N C"]:
+    """Columns of variances, checked."""
+    values = numbers(table, names)
+    for name, column in zip(names, values.unbind(1), strict=True):
+        bad = (column <= 0).nonzero().flatten()
+        if len(bad):
+            raise TableError(
+                f"column {name!r} must hold positive variances, got {float(column[bad[0]]):.4g} in row {int(bad[0]) + 1}"
+            )
+    return check_noise(values, (len(values), len(names)))
+
+
+def _by_group(tuned: Tuned, x: Tensor, y: Tensor, members: Tensor, start: Tensor, options: Options) -> Float[Tensor, "G C"]:
+    """The variance of each group and target, given the kernel, on at most `points` rows."""
+    outputs = y.shape[1]
+    chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(options.seed))
+    chosen = chosen[: max(1, options.points // outputs)].to(x.device)
+    problem = pose(tuned.module, x[chosen], y[chosen], noise_var=1.0, prior_var=tuned.prior_var, dtype=torch.float64)
+    groups = (outputs * members[chosen].unsqueeze(1) + torch.arange(outputs, device=x.device)).flatten()
+    found = group_noise(problem.jacobian.kernel(), problem.residual, groups, start.to(x.device).flatten())
+    return found.view(-1, outputs)
+
+
+def numbers(table: pl.DataFrame, names: Sequence[str]) -> Float[Tensor, "N C"]:
+    """Columns of numbers, in float64."""
+    for name in names:
+        if not table.schema[name].is_numeric():
+            raise TableError(f"column {name!r} must hold numbers, got type {table.schema[name]}")
+    return torch.stack([torch.from_numpy(table[name].cast(pl.Float64).to_numpy(writable=True)) for name in names], dim=1)
