@@ -4,12 +4,15 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := src tests benchmarks examples
 
-.PHONY: figure1 test lint types imports pytest format clean
+.PHONY: figure1 test docs lint types imports pytest format clean
 
 figure1: $(VENV)/cli.stamp
 	$(BIN)/ntkgp figure1 --out figure1
 
 test: lint types imports pytest
+
+docs: $(VENV)/docs.stamp
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check $(SOURCES)
@@ -39,5 +42,9 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	touch $@ $(VENV)/cli.stamp
 
+$(VENV)/docs.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+	touch $@ $(VENV)/cli.stamp
+
 clean:
-	rm -rf $(VENV) figure1 build dist
+	rm -rf $(VENV) figure1 build dist docs/_build docs/api docs/gallery

@@ -3,7 +3,7 @@
 Each picture holds one bright spot; the network is asked for its position (two outputs). The training spots all lie in the left
 half. The table shows where the posterior is unsure, and the joint covariance what a marginal cannot say.
 
-Run with ``python examples/any_module.py``; ``NTKGP_SMALL=1`` makes it a smoke test.
+Run with ``python examples/any_module.py``, which writes ``any_module.png``; ``NTKGP_SMALL=1`` makes it a smoke test.
 """
 
 import os
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import ntkgp
+from ntkgp import plots
 
 SMALL = os.environ.get("NTKGP_SMALL") == "1"
 SIDE, POINTS, CHANNELS = (8, 24, 4) if SMALL else (12, 120, 12)
@@ -66,6 +67,13 @@ def main() -> None:
     step = torch.tensor([-1.0, 0.0, 1.0, 0.0])
     print(f"\nx at (0.6, 0.1) and (0.8, 0.1): std {std[0]:.3f} and {std[2]:.3f}, correlation {correlation:.2f},")
     print(f"so their difference is known better: std {(step @ covariance @ step).sqrt():.3f}")
+
+    figure, axis = plots.figure(5.5, 4.4), torch.linspace(-1, 1, 25)
+    ax, std = figure.subplots(), posterior.predict(pictures(torch.cartesian_prod(axis, axis))).std[:, 0]
+    figure.colorbar(ax.contourf(axis, axis, std.reshape(25, 25).T, levels=12, cmap="cividis"), label="std of x")
+    ax.plot(centres[:, 0], centres[:, 1], "o", color=plots.DATA, markersize=4, markeredgecolor="white", markeredgewidth=0.6)
+    ax.set(xlabel="x of the spot", ylabel="y of the spot")
+    figure.savefig("any_module.png", dpi=120)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ What limits the accuracy. As it stands the mean is off by 0.7 %, and so is the s
 
 `ntkgp.TrainedNetworks` trains on scaled-down targets instead, which removes the first limit at any width.
 
-Run with ``python examples/own_training_loop.py``; ``NTKGP_SMALL=1`` makes it a smoke test.
+Run with ``python examples/own_training_loop.py``, which writes ``own_training_loop.png``; ``NTKGP_SMALL=1`` makes it a smoke test.
 """
 
 import copy
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import ntkgp
+from ntkgp import plots
 
 SMALL = os.environ.get("NTKGP_SMALL") == "1"
 WIDTH, STEPS, RANK, NOISE_VAR = (256, 200, 5, 0.04) if SMALL else (2048, 500, 6, 0.04)
@@ -71,6 +72,11 @@ def main() -> None:
     print(f"  std                           {relative_error(got.std, exact.std):8.2%}")
     print(f"  std, networks alone           {relative_error(alone, exact.std):8.2%}")
     print(f"  std, upper end of the bracket {relative_error(got.upper.sqrt(), exact.std):8.2%}")
+
+    figure = plots.figure(8, 3.6)
+    plots.posterior_1d(figure.subplots(), queries[:, 0], got.mean, got.std, data=(x[:, 0], y), truth=exact.mean)
+    figure.axes[0].legend(["±2 std", "±1 std", "exact mean", "mean", "data"], ncols=5, fontsize=8, frameon=False)
+    figure.savefig("own_training_loop.png", dpi=120)
 
 
 if __name__ == "__main__":

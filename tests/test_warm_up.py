@@ -144,7 +144,7 @@ def test_bad_options_are_named(options: dict, message: str):
 def test_table(outputs: int | None):
     x, y = data(70, noise=0.1)
     y = y if outputs is None else torch.stack([y, -y], dim=1)
-    small = {"width": 32, "local_width": 64, "warm_networks": 2, "warm_steps": 50, "steps": 20}
+    small = {"width": 32, "local_width": 64, "warm_networks": 2, "warm_steps": [50], "steps": 20}
     tuned = ntkgp.tune_table(x, y, generator=seeded(), **small)
     again = ntkgp.tune_table(x, y, generator=seeded(), **small)
     assert tuned.log_marginal_likelihood == again.log_marginal_likelihood

@@ -174,7 +174,7 @@ class NTKGPModel(Model, FantasizeMixin):
             return self.subset_output(output_indices).posterior(X, None, observation_noise, posterior_transform)
         X = self.transform_inputs(X)
         mean, covariance = joint(self.gp, X, self._outputs, self._seen)
-        if observation_noise is not False:
+        if isinstance(observation_noise, Tensor) or observation_noise:
             noise = observation_noise if isinstance(observation_noise, Tensor) else self._noise
             covariance = covariance + torch.diag_embed(noise.to(mean).expand_as(mean).flatten(-2))
         mean, covariance = mean.to(X.dtype), to_linear_operator(covariance.to(X.dtype))

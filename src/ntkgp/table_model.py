@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ntkgp._checks import check_noise
 from ntkgp.exact import Exact
 from ntkgp.group_noise import group_noise
-from ntkgp.lowrank import LowRank
+from ntkgp.linalg.cgls import CGLS
+from ntkgp.lowrank import LowRank, LowRankPosterior
 from ntkgp.posterior import Posterior, Prediction
 from ntkgp.problem import pose
 from ntkgp.scaling import Scaling
@@ -31,7 +32,8 @@ class Options:
     """What a fit depends on beside the data.
 
     Args:
-        width: of the recipe's hidden layers (4·width of the local one); None for 512 up to `DENSE` rows and 64 beyond.
+        width: of the recipe's hidden layers (4·width of the local one); None for 512 up to `DENSE` rows and 64 beyond, where
+            two small networks are trained for features in place of six.
         rank: of the low-rank posterior beyond `DENSE` rows.
         points: rows that hyper-parameters are tuned on.
         steps: as for :func:`ntkgp.tune`.
@@ -157,8 +159,8 @@ def fit_table(
     def tuned_with(noise_var: str | Tensor) -> tuple[Tuned, torch.Generator]:
         generator = torch.Generator().manual_seed(options.seed)
         tuned = tune_table(
-            x, y, noise_var=noise_var, width=width, local_width=4 * width, points=options.points, starts=options.starts,
-            steps=options.steps, generator=generator, progress=options.progress,
+            x, y, noise_var=noise_var, width=width, local_width=4 * width, warm_networks=2 if large else 6,
+            points=options.points, starts=options.starts, steps=options.steps, generator=generator, progress=options.progress,
         )  # fmt: skip
         return tuned, generator
 
@@ -181,14 +183,17 @@ def fit_table(
         tuned, generator = tuned_with("outputs")
         noise = Noise(torch.as_tensor(tuned.noise_var, dtype=torch.float64).reshape(1, -1).cpu() * square)
     parameters = sum(p.numel() for p in tuned.module.parameters())
-    method = LowRank(rank=min(options.rank, raw.numel(), parameters), tail=16) if large else Exact()
+    rank = min(options.rank, raw.numel(), parameters)
+    # Four digits of the mean are far below its uncertainty, and take half the steps of the solver's six.
+    method = LowRank(rank=rank, tail=16, solver=CGLS(tol=1e-4)) if large else Exact()
     posterior = tuned.fit(x, y, method=method, generator=generator, progress=options.progress)
     lost = tuned.points * float(outputs.scale.log().sum())  # from standardised targets to their own units
     fitted = {
         "rows": len(table),
         "features": features.shape[1],
         "method": type(method).__name__,
-        "rank": method.rank if isinstance(method, LowRank) else None,
+        "rank": rank if large else None,
+        "accuracy": posterior.solution.accuracy if isinstance(posterior, LowRankPosterior) else None,
         "width": width,
         "parameters": parameters,
         "tuned_on": tuned.points,
