@@ -25,7 +25,7 @@ imports: $(VENV)/dev.stamp
 	$(BIN)/lint-imports
 
 pytest: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 format: $(VENV)/dev.stamp
 	$(BIN)/ruff check --fix $(SOURCES)

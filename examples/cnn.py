@@ -2,8 +2,8 @@
 
 Each picture is of a dial whose hand points to an angle; what is asked for is a quantity that the dial shows, a curve over the
 angle. Hands between 120° and 200° are missing from the training pictures. The posterior is drawn over the angle, though the
-network sees pixels only: among the training angles it is sure, in the gap the band opens. Nothing of the size of the Jacobian is
-formed.
+network sees pixels only: among the training angles it is sure, in the gap the band opens. Nothing of the size of the Jacobian
+is formed.
 
 Run with ``python examples/cnn.py``, which writes ``cnn.png``; ``NTKGP_SMALL=1`` makes it a smoke test.
 """

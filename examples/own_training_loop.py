@@ -14,7 +14,8 @@ What limits the accuracy. As it stands the mean is off by 0.7 %, and so is the s
 
 `ntkgp.TrainedNetworks` trains on scaled-down targets instead, which removes the first limit at any width.
 
-Run with ``python examples/own_training_loop.py``, which writes ``own_training_loop.png``; ``NTKGP_SMALL=1`` makes it a smoke test.
+Run with ``python examples/own_training_loop.py``, which writes ``own_training_loop.png``; ``NTKGP_SMALL=1`` makes it a smoke
+test.
 """
 
 import copy

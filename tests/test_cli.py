@@ -66,6 +66,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several fits without trained features, which take most of the time of a small one."""
+    monkeypatch.setattr(
+        table_model, "tune_table", lambda x, y, **options: ntkgp.tune_table(x, y, **{**options, "warm_networks": 0})
+    )
+
+
 def predictions(model: Path, table: pl.DataFrame, folder: Path, *options: str) -> tuple[pl.DataFrame, Result]:
     table.write_csv(folder / "new.csv")
     result = run("predict", model, folder / "new.csv", "--out", folder / "out.csv", *options)
@@ -201,6 +209,7 @@ def test_known_noise(home: Path, tmp_path: Path):
     assert "one --noise-column for each" in said(run(*fit, "--noise-column", "variance", "--group-noise", "town", code=2))
 
 
+@pytest.mark.usefixtures("_quick")
 def test_noise_of_groups(tmp_path: Path):
     """Standard deviations of 2 and 20 are told apart, and used."""
     houses(100).drop("variance", "rent").write_csv(tmp_path / "train.csv")
@@ -313,6 +322,7 @@ def test_trouble_of_the_machine_is_another_exit_code(home: Path, tmp_path: Path)
     assert "error:" in said(run("fit", home / "train.csv", *options, *SMALL, code=1))
 
 
+@pytest.mark.usefixtures("_quick")
 def test_the_page_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     text = (Path(__file__).parents[1] / "docs" / "command_line.md").read_text(encoding="utf-8")
