@@ -56,7 +56,9 @@ def test_a_posterior_refuses(posteriors: Posteriors, method: str, ask: str, what
 
 @pytest.mark.parametrize("method", ["exact", "trained"])
 @pytest.mark.parametrize(
-    ("noise", "words"), [(0.0, "positive"), (torch.ones(4), r"\(3,\), \(3, 1\) or \(1, 1\), got \(4,\)")], ids=["zero", "wrong shape"]
+    ("noise", "words"),
+    [(0.0, "positive"), (torch.ones(4), r"\(3,\), \(3, 1\) or \(1, 1\), got \(4,\)")],
+    ids=["zero", "wrong shape"],
 )
 def test_predict_refuses_noise(posteriors: Posteriors, method: str, noise: float | Tensor, words: str):
     with pytest.raises(ValueError, match=f"noise_var .*{words}"):
