@@ -1,6 +1,7 @@
 """warm_up() and tune_table(): what is trained, what is chosen, and that the user's modules stay as they were."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -30,8 +31,9 @@ def test_the_choice_is_the_best_held_out_density():
     x, y = data()
     warm = ntkgp.warm_up(network(), x, y, steps=(0, 20, 200), generator=seeded())
     assert isinstance(warm.warmed_up, ntkgp.WarmUp)
-    assert set(warm.warmed_up.scores) == {0, 20, 200}
-    assert warm.warmed_up.steps == max(warm.warmed_up.scores, key=lambda k: warm.warmed_up.scores[k])
+    scores = warm.warmed_up.scores
+    assert set(scores) == {0, 20, 200}
+    assert warm.warmed_up.steps == max(scores, key=lambda k: scores[k])
     assert warm.warmed_up.steps > 0  # features help here
 
 
@@ -146,7 +148,7 @@ def test_bad_options_are_named(options: dict, message: str):
 def test_table(outputs: int | None):
     x, y = data(70, noise=0.1)
     y = y if outputs is None else torch.stack([y, -y], dim=1)
-    small = {"width": 32, "local_width": 64, "warm_networks": 2, "warm_steps": [50], "steps": 20}
+    small: dict[str, Any] = {"width": 32, "local_width": 64, "warm_networks": 2, "warm_steps": [50], "steps": 20}
     tuned = ntkgp.tune_table(x, y, generator=seeded(), **small)
     again = ntkgp.tune_table(x, y, generator=seeded(), **small)
     assert tuned.log_marginal_likelihood == again.log_marginal_likelihood
@@ -163,7 +165,7 @@ def test_table_tells_a_function_of_copies_from_noise():
     g = seeded(1)
     x = torch.randn(40, 3, generator=g).repeat(2, 1)
     y = torch.randn(40, generator=g).repeat(2)
-    small = {"width": 32, "local_width": 512, "warm_networks": 0, "steps": 60}
+    small: dict[str, Any] = {"width": 32, "local_width": 512, "warm_networks": 0, "steps": 60}
     with pytest.warns(ntkgp.NumericalWarning, match="noise_var sits at the lower edge"):
         tuned = ntkgp.tune_table(x, y, generator=g, **small)
     fresh = torch.randn(50, 3, generator=g)
