@@ -172,7 +172,7 @@ def test_laplace_learns_an_easy_function(structure: str, split: Split):
 @pytest.mark.filterwarnings("ignore")
 def test_the_evidence_by_eigenvalues_is_that_of_the_package():
     laplace = pytest.importorskip("laplace")
-    from laplace.curvature import GGNInterface
+    from laplace.curvature import GGNInterface  # pyright: ignore[reportMissingImports]
     from torch.utils.data import DataLoader, TensorDataset
 
     from benchmarks.quality.laplace_torch import evidence_of
