@@ -67,7 +67,7 @@ def fit(
 
     Noise of its own for each sensor: [bold]ntkgp fit train.csv --target price --group-noise sensor[/bold]
 
-    A million rows: [bold]ntkgp fit big.parquet --target price --width 32 --rank 64[/bold]
+    Many rows: [bold]ntkgp fit big.parquet --target price --width 16 --rank 32[/bold]
     """
     ignored, noise_columns = ignore or [], noise_column or []
     with _explained() as said:
