@@ -78,6 +78,14 @@ class Split:
         out, kept, y = order[:held], order[held:], self.y * self.scale + self.center
         return Split.of(self.x[kept], y[kept], self.x[out], y[out], self.name, self.kind, self.index)
 
+    def gap(self, feature: int) -> "Split":
+        """A split of the training points alone: the middle third along a feature is to be predicted from the rest."""
+        order = self.x[:, feature].argsort(stable=True)
+        third = len(order) // 3
+        out, y = order[third : 2 * third], self.y * self.scale + self.center
+        kept = torch.cat([order[:third], order[2 * third :]])
+        return Split.of(self.x[kept], y[kept], self.x[out], y[out], self.name, self.kind, self.index)
+
     def forecast(self, mean: Tensor, std: Tensor, **chosen: Any) -> Forecast:
         """Mean and std in the units of ``y``, as a Gaussian forecast in raw units."""
         mean, std = mean.detach().cpu().double(), std.detach().cpu().double()
@@ -100,7 +108,19 @@ def load(folder: Path, name: str, kind: str, index: int) -> Split:
     """One split of one set."""
     if kind not in KINDS:
         raise ValueError(f"expected a kind of {KINDS}, got {kind!r}")
+    if name == "diabetes" and not (folder / "diabetes.npz").exists():
+        return _diabetes(index)
     with np.load(folder / f"{name}.npz") as stored:
         x, y = torch.from_numpy(stored["x"]), torch.from_numpy(stored["y"])
         test = torch.from_numpy(stored[f"test_{kind}"][index])
     return Split.of(x[~test], y[~test], x[test], y[test], name, kind, index)
+
+
+def _diabetes(index: int) -> Split:
+    """Scikit-learn's small noisy set, a fifth held out at random."""
+    from sklearn.datasets import load_diabetes
+    from sklearn.model_selection import train_test_split
+
+    parts = train_test_split(*load_diabetes(return_X_y=True), test_size=0.2, random_state=index)
+    x, x_test, y, y_test = (torch.from_numpy(part) for part in parts)
+    return Split.of(x, y, x_test, y_test, "diabetes", "standard", index)

@@ -29,7 +29,7 @@ def tune_table(
     width: int = 512,
     local_width: int = 2048,
     warm_networks: int = 6,
-    warm_steps: Sequence[int] = (200,),
+    warm_steps: Sequence[int] = (0, 60, 200),
     points: int = 2000,
     starts: int = 3,
     steps: int = 100,
@@ -50,8 +50,8 @@ def tune_table(
         width: of the smooth network's two hidden layers.
         local_width: of the local network's hidden layer; its kernel must have a rank well above N to stand for noise.
         warm_networks: how many small networks are trained for features; 0 for none.
-        warm_steps: how long; of several, held-out points choose (:func:`ntkgp.warm_up`), and with 0 the networks are left out.
-            On small, noisy data try (0, 60, 200).
+        warm_steps: how long; of several, held-out points choose by what the features add to the other networks
+            (:func:`ntkgp.warm_up`), and with 0 the networks are left out.
         points: rows beyond which hyper-parameters are tuned on a random subset.
         starts: as for :func:`ntkgp.tune`.
         steps: as for :func:`ntkgp.tune`.
@@ -71,34 +71,54 @@ def tune_table(
         check_count(value, name, 1)
     check_count(warm_networks, "warm_networks", 0)
     inputs, outputs = x.shape[1], y.shape[1] if y.ndim == 2 else 1
-
-    def scaled(scale: float, network: nn.Module) -> nn.Module:
-        return nn.Sequential(InputScales(torch.full((inputs,), scale)), network)
-
     smooth = mlp(inputs, outputs, width=width, activation=nn.SiLU(), output_scale=1.0, generator=generator)
     local = mlp(inputs, outputs, width=local_width, depth=1, activation=Sine(), output_scale=1.0, generator=generator)
-    parts = [scaled(SMOOTH, smooth), scaled(LOCAL, local)]
-    groups = [[f"networks.0.1.{layer}"] for layer in (0, 2, 4)] + [[f"networks.1.1.{layer}"] for layer in (0, 2)]
+    plain = [_scaled(SMOOTH, smooth, inputs).to(x), _scaled(LOCAL, local, inputs).to(x)]
+    trained: list[nn.Module] = []
     if warm_networks:
         fresh = [_small(inputs, outputs, generator).to(x) for _ in range(warm_networks)]
-        warm = warm_up(fresh, x, y, steps=warm_steps, share=0.5, generator=generator, progress=progress)
-        assert isinstance(warm.warmed_up, WarmUp)
-        trained = list(warm.networks) if isinstance(warm, SumOfNetworks) else [warm]
-        trained = trained if warm.warmed_up.steps else []
-        parts += trained
-        # One prior variance for each depth, shared by the trained networks: this averages their kernels.
-        groups += [[f"networks.{2 + k}.{layer}" for k in range(len(trained))] for layer in (0, 2, 4) if trained]
+
+        def in_the_sum(module: nn.Module, x: Tensor, y: Tensor, x_held: Tensor, y_held: Tensor) -> float:
+            """Mean log density of held-out points: features are worth what they add to the other networks."""
+            options = {"points": y.numel(), "starts": 1, "steps": min(steps, 50), "hyper_prior": 1.0}
+            networks, groups = _sum(plain, _networks(module))
+            trial = tune(networks, x, y, prior_var=groups, **options).widened()
+            return float(trial.fit(x, y).predict(x_held).log_density(y_held).mean())
+
+        warm = warm_up(fresh, x, y, steps=warm_steps, score=in_the_sum, share=0.5, generator=generator, progress=progress)
+        trained = _networks(warm)
+    networks, groups = _sum(plain, trained)
     return tune(
-        SumOfNetworks(*parts).to(x), x, y, prior_var=groups, noise_var=noise_var, points=points, starts=starts, steps=steps,
-        hyper_prior=1.0, generator=generator, progress=progress,
+        networks, x, y, prior_var=groups, noise_var=noise_var, points=points, starts=starts, steps=steps, hyper_prior=1.0,
+        generator=generator, progress=progress,
     ).widened()  # fmt: skip
+
+
+def _sum(plain: list[nn.Module], trained: list[nn.Module]) -> tuple[nn.Module, list[list[str]]]:
+    """The networks as one, and which layers share a prior variance."""
+    groups = [[f"networks.0.1.{layer}"] for layer in (0, 2, 4)] + [[f"networks.1.1.{layer}"] for layer in (0, 2)]
+    # One prior variance for each depth, shared by the trained networks: this averages their kernels.
+    groups += [[f"networks.{2 + k}.{layer}" for k in range(len(trained))] for layer in (0, 2, 4) if trained]
+    return SumOfNetworks(*plain, *trained), groups
+
+
+def _networks(warm: nn.Module) -> list[nn.Module]:
+    """The trained networks; none where no training was best."""
+    assert isinstance(warm.warmed_up, WarmUp)
+    if not warm.warmed_up.steps:
+        return []
+    return list(warm.networks) if isinstance(warm, SumOfNetworks) else [warm]
+
+
+def _scaled(scale: float, network: nn.Module, inputs: int) -> nn.Module:
+    return nn.Sequential(InputScales(torch.full((inputs,), scale)), network)
 
 
 def _small(inputs: int, outputs: int, generator: torch.Generator | None) -> nn.Module:
     """Two hidden layers of 64, SiLU, initial weights of He et al. (2015)."""
     layers: list[nn.Module] = []
     for k, (fan_in, fan_out) in enumerate([(inputs, 64), (64, 64), (64, outputs)]):
-        layer = nn.Linear(fan_in, fan_out)
+        layer = nn.utils.skip_init(nn.Linear, fan_in, fan_out)  # which leaves the global generator alone
         with torch.no_grad():
             layer.weight.copy_(torch.randn(fan_out, fan_in, generator=generator) * math.sqrt((2.0 if k else 1.0) / fan_in))
             layer.bias.copy_(0.1 * torch.randn(fan_out, generator=generator))

@@ -48,6 +48,7 @@ class Tuned:
         candidates: log marginal likelihood of each module, when several were passed.
         prior_mean: as passed.
         parameters: as passed.
+        noise_known: whether the noise was passed rather than found.
 
     Example:
         >>> import torch, ntkgp
@@ -68,6 +69,7 @@ class Tuned:
     candidates: tuple[float, ...] = ()
     prior_mean: MeanFunction | None = None
     parameters: tuple[str, ...] | None = None
+    noise_known: bool = False
 
     @property
     def input_scales(self) -> dict[str, Tensor]:
@@ -90,15 +92,16 @@ class Tuned:
         )  # fmt: skip
 
     def widened(self) -> "Tuned":
-        """The same with all variances multiplied by `leave_one_out` where that exceeds 1.
+        """The same with all variances multiplied by `leave_one_out` where that exceeds 1; known noise stays as it is.
 
-        The mean does not change. Maximum likelihood over many hyper-parameters is over-confident on small data, and the errors
-        of leaving one point out see it.
+        The mean does not change where the noise was found. Maximum likelihood over many hyper-parameters is over-confident on
+        small data, and the errors of leaving one point out see it.
         """
         factor = max(1.0, self.leave_one_out)
         prior = self.prior_var
         scaled = {name: v * factor for name, v in prior.items()} if isinstance(prior, dict) else prior * factor
-        return replace(self, noise_var=self.noise_var * factor, prior_var=scaled, leave_one_out=self.leave_one_out / factor)
+        noise = self.noise_var if self.noise_known else self.noise_var * factor
+        return replace(self, noise_var=noise, prior_var=scaled, leave_one_out=self.leave_one_out / factor)
 
     def __str__(self) -> str:
         lines = [f"log marginal likelihood {self.log_marginal_likelihood:.2f} on {self.points} points (start {self.start:.2f})"]
@@ -185,7 +188,7 @@ def tune(
     with tqdm(total=len(modules) * _evaluations(starts, steps), desc="tuning", disable=not progress) as bar:
         found = [_Tuning(candidate, some_x, some_y, bar, **options).run() for candidate in modules]
     best = max(found, key=lambda tuned: tuned.log_marginal_likelihood)
-    whole = best if isinstance(noise_var, str) else replace(best, noise_var=noise_var)
+    whole = best if isinstance(noise_var, str) else replace(best, noise_var=noise_var, noise_known=True)
     few = ys.numel() <= CHECKED_ROWS
     best = replace(whole, leave_one_out=_calibration(whole, xs, ys) if few else _calibration(best, some_x, some_y))
     for note in best.notes:

@@ -17,6 +17,7 @@ from ntkgp.problem import open_network
 from ntkgp.tune import tune
 
 TrainingLoop = Callable[[nn.Module, Tensor, Tensor, int], None]
+Score = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor], float]
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ def warm_up(
     *,
     steps: Sequence[int] = (0, 30, 100, 300, 1000),
     train: TrainingLoop | None = None,
+    score: Score | None = None,
     share: float | None = None,
     holdout: float = 1 / 6,
     lr: float = 3e-3,
@@ -70,6 +72,8 @@ def warm_up(
         steps: candidates; one alone is taken without a choice, 0 is no training.
         train: instead of AdamW on the squared error: a function (module, x, y, steps) that trains the module in place for that
             many more steps, whatever a step is.
+        score: instead of the density under the module's own Gaussian process: a function (module, x, y, x_held, y_held) → number,
+            the larger the better, that judges a module trained on (x, y) by held-out points.
         share: part of the data each network is trained on; half when there are several, which keeps the marginal likelihood of
             their sum honest, else all.
         holdout: part of the data held out for the choice.
@@ -127,22 +131,24 @@ def warm_up(
             trial = loop(kept)
             for before, after in pairwise([0, *candidates]):
                 trial.advance(after - before, bar)
-                scores[after] = _held_out_density(trial.result(), x, targets, kept[:points], held[:points])
+                seen, unseen = kept[:points], held[:points]
+                candidate = _marked(trial.result(), after, {})
+                scores[after] = (score or _held_out_density)(candidate, x[seen], targets[seen], x[unseen], targets[unseen])
             chosen = max(scores, key=lambda count: scores[count])
         final = loop(order)
         final.advance(chosen, bar)
-    warm = final.result()
-    warm.warmed_up = WarmUp(chosen, scores)  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
-    return warm
+    return _marked(final.result(), chosen, scores)
 
 
-def _held_out_density(module: nn.Module, x: Tensor, y: Tensor, kept: Tensor, held: Tensor) -> float:
+def _marked(module: nn.Module, steps: int, scores: dict[int, float]) -> nn.Module:
+    module.warmed_up = WarmUp(steps, scores)  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
+    return module
+
+
+def _held_out_density(module: nn.Module, x: Tensor, y: Tensor, x_held: Tensor, y_held: Tensor) -> float:
     """Mean log predictive density of held-out points under the tuned Gaussian process of the module's tangent."""
-    tuned = tune(
-        module, x[kept], y[kept], input_scales=False, starts=1, hyper_prior=1.0, points=len(kept) * (y.numel() // len(y))
-    )
-    density = tuned.fit(x[kept], y[kept]).predict(x[held]).log_density(y[held])
-    return float(density.mean())
+    tuned = tune(module, x, y, input_scales=False, starts=1, hyper_prior=1.0, points=y.numel())
+    return float(tuned.fit(x, y).predict(x_held).log_density(y_held).mean())
 
 
 class _Loop:
