@@ -44,14 +44,11 @@ VARIANTS: dict[str, Callable[..., Forecast]] = {
     "warm for 200 steps": partial(table, warm_steps=[200]),
     "warm for 600 steps": partial(table, warm_steps=[600]),
     "warm for 0, 60, 200 or 600 steps": partial(table, warm_steps=[0, 60, 200, 600]),
-    "twelve warm networks": partial(table, warm_networks=12),
-    "local network half as fine": partial(with_scales, 0.7, 7.0),
-    "local network twice as fine": partial(with_scales, 0.7, 28.0),
-    "one start": partial(table, starts=1),
-    "tuned on 1000 points": partial(table, points=1000),
-    "tuned on 4000 points": partial(table, points=4000),
-    "narrow: 256 and 1024": partial(table, width=256, local_width=1024),
-    "wide: 1024 and 4096": partial(table, width=1024, local_width=4096),
+    "twelve warm networks": partial(table, warm_networks=12, warm_steps=[200]),
+    "local network half as fine": partial(with_scales, 0.7, 7.0, warm_steps=[200]),
+    "local network twice as fine": partial(with_scales, 0.7, 28.0, warm_steps=[200]),
+    "tuned on 1000 points": partial(table, points=1000, warm_steps=[200]),
+    "narrow: 256 and 1024": partial(table, width=256, local_width=1024, warm_steps=[200]),
 }
 
 

@@ -40,7 +40,7 @@ such a copy among the training points. A fit that interpolates is rewarded there
 below scores the points without a copy alone. Concrete: the targets of one pair of equal inputs differ by 33 MPa, and a split
 that separates them can cost a confident method a nat.
 
-Some runs kept NLL, RMSE and time only; coverage, CRPS and the score without copies are of the runs that have them."""
+The score without copies is of the runs that kept it."""
 
 TEXTS = {
     "nll": "### Negative log-likelihood\n\n½ log 2π included; lower is better. The figures in italics are published ones, with "
