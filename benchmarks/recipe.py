@@ -45,6 +45,8 @@ VARIANTS: dict[str, Callable[..., Forecast]] = {
     "warm for 600 steps": partial(table, warm_steps=[600]),
     "warm for 0, 60, 200 or 600 steps": partial(table, warm_steps=[0, 60, 200, 600]),
     "twelve warm networks": partial(table, warm_networks=12, warm_steps=[200]),
+    "hyper-prior half as wide": partial(table, hyper_prior=0.5),
+    "hyper-prior a quarter as wide": partial(table, hyper_prior=0.25),
     "local network half as fine": partial(with_scales, 0.7, 7.0, warm_steps=[200]),
     "local network twice as fine": partial(with_scales, 0.7, 28.0, warm_steps=[200]),
     "tuned on 1000 points": partial(table, points=1000, warm_steps=[200]),

@@ -19,6 +19,7 @@ from ntkgp.tune import Tuned, tune
 from ntkgp.warm_up import WarmUp, warm_up
 
 SMOOTH, LOCAL = 0.7, 14.0  # starting scales of standardised inputs
+FEWEST = 12  # points below which there is nothing to learn features from
 
 
 def tune_table(
@@ -33,6 +34,7 @@ def tune_table(
     points: int = 2000,
     starts: int = 3,
     steps: int = 100,
+    hyper_prior: float = 1.0,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> Tuned:
@@ -51,10 +53,11 @@ def tune_table(
         local_width: of the local network's hidden layer; its kernel must have a rank well above N to stand for noise.
         warm_networks: how many small networks are trained for features; 0 for none.
         warm_steps: how long; of several, held-out points choose by what the features add to the other networks
-            (:func:`ntkgp.warm_up`), and with 0 the networks are left out.
+            (:func:`ntkgp.warm_up`), and with 0 the networks are left out, as they are below 12 points.
         points: rows beyond which hyper-parameters are tuned on a random subset.
         starts: as for :func:`ntkgp.tune`.
         steps: as for :func:`ntkgp.tune`.
+        hyper_prior: as for :func:`ntkgp.tune`.
         generator: source of all randomness; the global one when None.
         progress: show progress bars.
 
@@ -75,12 +78,12 @@ def tune_table(
     local = mlp(inputs, outputs, width=local_width, depth=1, activation=Sine(), output_scale=1.0, generator=generator)
     plain = [_scaled(SMOOTH, smooth, inputs).to(x), _scaled(LOCAL, local, inputs).to(x)]
     trained: list[nn.Module] = []
-    if warm_networks:
+    if warm_networks and len(x) >= FEWEST:
         fresh = [_small(inputs, outputs, generator).to(x) for _ in range(warm_networks)]
 
         def in_the_sum(module: nn.Module, x: Tensor, y: Tensor, x_held: Tensor, y_held: Tensor) -> float:
             """Mean log density of held-out points: features are worth what they add to the other networks."""
-            options = {"points": y.numel(), "starts": 1, "steps": min(steps, 50), "hyper_prior": 1.0}
+            options = {"points": y.numel(), "starts": 1, "steps": min(steps, 50), "hyper_prior": hyper_prior}
             networks, groups = _sum(plain, _networks(module))
             trial = tune(networks, x, y, prior_var=groups, **options).widened()
             return float(trial.fit(x, y).predict(x_held).log_density(y_held).mean())
@@ -89,8 +92,8 @@ def tune_table(
         trained = _networks(warm)
     networks, groups = _sum(plain, trained)
     return tune(
-        networks, x, y, prior_var=groups, noise_var=noise_var, points=points, starts=starts, steps=steps, hyper_prior=1.0,
-        generator=generator, progress=progress,
+        networks, x, y, prior_var=groups, noise_var=noise_var, points=points, starts=starts, steps=steps,
+        hyper_prior=hyper_prior, generator=generator, progress=progress,
     ).widened()  # fmt: skip
 
 
