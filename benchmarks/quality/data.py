@@ -86,10 +86,11 @@ class Split:
         kept = torch.cat([order[:third], order[2 * third :]])
         return Split.of(self.x[kept], y[kept], self.x[out], y[out], self.name, self.kind, self.index)
 
-    def forecast(self, mean: Tensor, std: Tensor, **chosen: Any) -> Forecast:
+    def forecast(self, mean: Tensor, std: Tensor, epistemic: Tensor | None = None, **chosen: Any) -> Forecast:
         """Mean and std in the units of ``y``, as a Gaussian forecast in raw units."""
         mean, std = mean.detach().cpu().double(), std.detach().cpu().double()
-        return Forecast(mean * self.scale + self.center, std * self.scale, None, chosen)
+        part = None if epistemic is None else epistemic.detach().cpu().double() * self.scale
+        return Forecast(mean * self.scale + self.center, std * self.scale, None, chosen, part)
 
 
 def _spread(value: Tensor) -> Tensor:

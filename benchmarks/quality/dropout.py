@@ -60,14 +60,14 @@ def _mc_dropout(split: Split, noises: Tensor, seed: int, device: str, epochs: in
     last = _trained(split, (rate,), seed, device, epochs)
     final = _passes(last, split.x_test.to(device), samples)[:, 0].cpu()  # (T, queries)
     mean, std = final.mean(0), (final.var(0, correction=0) + noise**2).sqrt()
-    gaussian = split.forecast(mean, std)
+    gaussian = split.forecast(mean, std, final.std(0, correction=0))
 
     def log_density(y: Tensor) -> Tensor:
         target = ((y - split.center) / split.scale).float()
         return _mixture(final.unsqueeze(1), target, noise)[0] - math.log(split.scale)
 
     chosen = {"rate": rate, "precision": (noise * split.scale) ** -2, "epochs": epochs, "samples": samples}
-    return Forecast(gaussian.mean, gaussian.std, log_density, chosen)
+    return Forecast(gaussian.mean, gaussian.std, log_density, chosen, gaussian.epistemic)
 
 
 def _trained(split: Split, rates: tuple[float, ...], seed: int, device: str, epochs: int) -> Stack:

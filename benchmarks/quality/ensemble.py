@@ -32,8 +32,8 @@ def deep_ensemble(split: Split, *, seed: int, device: str = "cpu", epochs: int =
     tried = {rate: float(_loss(_trained(inner, 0.0, epochs, rate, device), inner)[0]) for rate in RATES}
     rate = min(RATES, key=lambda rate: tried[rate])
     stack = _trained(split, 0.0, epochs, rate, device)
-    mean, std = _moments(stack, split.x_test)
-    return split.forecast(mean[0], std[0], epochs=epochs, learning_rate=rate)
+    mean, std, spread = _moments(stack, split.x_test)
+    return split.forecast(mean[0], std[0], spread[0], epochs=epochs, learning_rate=rate)
 
 
 def deep_ensemble_tuned(split: Split, *, seed: int, device: str = "cpu", steps: int = 20_000) -> Forecast:
@@ -42,8 +42,8 @@ def deep_ensemble_tuned(split: Split, *, seed: int, device: str = "cpu", steps: 
     penalty, epochs = search(split.validation(seed), _stack, likelihood, _loss, members=MEMBERS, rate=0.005, steps=steps,
                              device=device)  # fmt: skip
     stack = _trained(split, penalty, epochs, 0.005, device)
-    mean, std = _moments(stack, split.x_test)
-    return split.forecast(mean[0], std[0], penalty=penalty, epochs=epochs, learning_rate=0.005)
+    mean, std, spread = _moments(stack, split.x_test)
+    return split.forecast(mean[0], std[0], spread[0], penalty=penalty, epochs=epochs, learning_rate=0.005)
 
 
 def likelihood(penalties: Tensor) -> Loss:
@@ -73,15 +73,16 @@ def _trained(split: Split, penalty: float, epochs: int, rate: float, device: str
 
 
 @torch.no_grad()
-def _moments(stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
-    """``(ensembles, queries)`` twice: mean and std of the mixture of each five members."""
+def _moments(stack: Stack, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``(ensembles, queries)``: mean and std of the mixture of each five members, and the std of their means."""
     mean, variance = _mean_and_variance(stack(x.to(stack.weights[0])))
     mean, variance = mean.unflatten(0, (-1, MEMBERS)), variance.unflatten(0, (-1, MEMBERS))
-    return mean.mean(1), (variance.mean(1) + mean.var(1, correction=0)).sqrt()
+    spread = mean.var(1, correction=0)
+    return mean.mean(1), (variance.mean(1) + spread).sqrt(), spread.sqrt()
 
 
 def _loss(stack: Stack, split: Split) -> Tensor:
     """``(ensembles,)``: the negative log-likelihood of the test targets of a split."""
-    mean, std = _moments(stack, split.x_test)
+    mean, std, _ = _moments(stack, split.x_test)
     target = ((split.y_test - split.center) / split.scale).to(mean)
     return -gaussian_log_density(target, mean, std).mean(1)

@@ -30,9 +30,9 @@ def gaussian_process(split: Split, *, seed: int, device: str = "cpu", subset: in
     cross, signal, noise = _kernel(x, new, found), found[-3].exp(), found[-2].exp() + LEAST_NOISE
     mean = found[-1] + (cross.T @ residual)[:, 0]
     explained = torch.linalg.solve_triangular(factor, cross, upper=False).square().sum(0)
-    std = ((signal - explained).clamp(min=0) + noise).sqrt()
-    return split.forecast(mean, std, evidence=evidence, length_scales=found[:-3].exp().tolist(), signal_variance=float(signal),
-                          noise_variance=float(noise))  # fmt: skip
+    latent = (signal - explained).clamp(min=0)
+    chosen = {"length_scales": found[:-3].exp().tolist(), "signal_variance": float(signal), "noise_variance": float(noise)}
+    return split.forecast(mean, (latent + noise).sqrt(), latent.sqrt(), evidence=evidence, **chosen)
 
 
 def _kernel(a: Tensor, b: Tensor, h: Tensor) -> Tensor:

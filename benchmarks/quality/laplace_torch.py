@@ -57,7 +57,7 @@ def _laplace(split: Split, weights: str, structure: str, seed: int, device: str,
     parts = [laplace(part, pred_type="glm") for part in new.split(1000)]
     mean = torch.cat([part[0].flatten() for part in parts])
     variance = torch.cat([part[1].flatten() for part in parts])
-    return split.forecast(mean, (variance + noise**2).sqrt(), prior_precision=precision, noise=noise, **chosen)
+    return split.forecast(mean, (variance + noise**2).sqrt(), variance.sqrt(), prior_precision=precision, noise=noise, **chosen)
 
 
 def network(split: Split, seed: int, device: str, steps: int) -> tuple[nn.Sequential, dict[str, Any]]:

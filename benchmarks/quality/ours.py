@@ -70,7 +70,7 @@ def _forecast(split: Split, tuned: ntkgp.Tuned, posterior: ntkgp.Posterior) -> F
     p = posterior.predict(split.x_test.to(split.x.dtype).to(_device(posterior)))
     settings = {"noise_var": float(torch.as_tensor(tuned.noise_var).mean()), "leave_one_out": tuned.leave_one_out,
                 "log_marginal_likelihood": tuned.log_marginal_likelihood, "points": tuned.points}  # fmt: skip
-    return split.forecast(p.mean, p.total_std, **settings)
+    return split.forecast(p.mean, p.total_std, p.std, **settings)
 
 
 def _device(posterior: ntkgp.Posterior) -> torch.device:

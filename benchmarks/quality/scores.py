@@ -24,12 +24,14 @@ class Forecast:
         std: ``(T,)``, of the observation: noise included.
         log_density: maps targets ``(T,)`` to their log density ``(T,)``; None for the Gaussian with this mean and std.
         chosen: what the method chose on the training data, for the record.
+        epistemic: ``(T,)``, the part of the std that more data would remove; None where a method has none.
     """
 
     mean: Tensor
     std: Tensor
     log_density: Callable[[Tensor], Tensor] | None = None
     chosen: dict[str, Any] = field(default_factory=dict)
+    epistemic: Tensor | None = None
 
     def at(self, chosen: Tensor) -> "Forecast":
         """The forecast for some of the test inputs; `chosen` is a mask."""
