@@ -24,6 +24,7 @@ from ntkgp.stored_problem import problem_state, stored_problem
 from ntkgp.tangent.memory import free_bytes
 
 START = 32  # rank from which a tolerance on the bracket grows
+STEPS = 50  # of the solver, guessed for counting costs
 
 
 @dataclass(frozen=True)
@@ -71,23 +72,26 @@ class LowRank:
         clock = _Clock(problem.network.device)
         rows, parameters = problem.jacobian.shape  # the first look at J(x) computes its factors
         clock("factors")
-        kernel_side = _kernel_side(problem, self.rank or START)
         if (self.rank is None) == (self.rtol is None):
             raise ValueError(f"give LowRank either a rank or an rtol, got rank={self.rank}, rtol={self.rtol}")
         check_count(self.tail, "tail", 0)
         if self.rank is not None:
             check_rank(self.rank, rows, parameters)
+        side = _side(problem, self.rank or START, 1 + self.tail)
+        if side == "matrix":
+            problem = problem.written_out(progress)
+            clock("matrix")
+        if self.rank is not None:
             with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
-                head, width = _grow(problem, None, self.rank, self.svd, kernel_side, generator, bar), None
+                head, width = _grow(problem, None, self.rank, self.svd, side, generator, bar), None
         else:
-            head, width = self._grow_until_tight(problem, kernel_side, generator, progress)
+            head, width = self._grow_until_tight(problem, side, generator, progress)
         clock("head")
         c, draws = _right_hand_sides(problem, self.tail, generator)
         solution = self.solver.solve(
             problem.normal, torch.cat([c, draws], dim=1), head.precondition, rough=_rough(problem), progress=progress
         )
         clock("solve")
-        side = "kernel" if kernel_side else "weights"
         # A draw's predictor less what seeing only the head would have predicted: a martingale difference, so its covariance
         # is exactly what the upper bound is too large by, for any head however far from converged.
         tail = solution.x[:, 1:] - head.partial_mean(draws)
@@ -96,7 +100,7 @@ class LowRank:
         )
 
     def _grow_until_tight(
-        self, problem: Problem, kernel_side: bool, generator: torch.Generator | None, progress: bool
+        self, problem: Problem, side: str, generator: torch.Generator | None, progress: bool
     ) -> tuple[Head, float]:
         assert self.rtol is not None
         x = problem.x
@@ -109,7 +113,7 @@ class LowRank:
         head, rank = None, min(START, limit)
         with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
             while True:
-                head = _grow(problem, head, rank, self.svd, kernel_side, generator, bar)
+                head = _grow(problem, head, rank, self.svd, side, generator, bar)
                 width = _bracket_width(problem, head, points)
                 bar.set_postfix(rank=rank, bracket=f"{width:.1e}")
                 if width <= self.rtol or rank == limit:
@@ -129,7 +133,7 @@ def _grow(
     head: Head | None,
     rank: int,
     svd: SVDMethod,
-    kernel_side: bool,
+    side: str,
     generator: torch.Generator | None,
     bar: tqdm,
 ) -> Head:
@@ -139,7 +143,7 @@ def _grow(
     v = torch.zeros(parameters, 0, dtype=torch.float64, device=device) if head is None else head.v
     image = v if head is None else head.image
     extra = rank - v.shape[1]
-    if kernel_side:
+    if side == "kernel":
         kernel, left = problem.kernel, problem.whitened.matmat(v)
 
         def rest_of_kernel(u: Tensor) -> Tensor:
@@ -150,7 +154,8 @@ def _grow(
         new = problem.whitened.rmatmat(svd.subspace(operator, extra, generator))
     else:
         # Float32 is enough to steer a subspace, except when it is to be the whole row space to the last digit.
-        dtype = torch.float64 if rank == min(rows, parameters) else torch.float32
+        whole = rank == min(rows, parameters) or problem.matrix is not None
+        dtype = torch.float64 if whole else torch.float32
         steer = v.to(dtype)
 
         def rest_of_normal(z: Tensor) -> Tensor:
@@ -168,22 +173,30 @@ def _grow(
     return Head.of(problem.normal, basis, images, problem.trace, rank)
 
 
-def _kernel_side(problem: Problem, columns: int) -> bool:
-    """Whether to look for the head with J̃J̃ᵀ written out, by counted cost: if it fits, and if forming it pays.
+def _side(problem: Problem, columns: int, solved: int) -> str:
+    """Where to look for the head and to solve, by counted cost, of what fits in memory.
 
-    Some four products are made: on the weight side each takes 2·NC·P multiplications a column, with the kernel (NC)² after
-    the N²/2 comparisons of points that form it. The kernel is float64, which counts twice beside float32 factors.
+    On the "weights" side a product takes 2·NC·P multiplications a column; some four are made for the head, and STEPS by the
+    solver. With the "kernel" J̃J̃ᵀ written out, after the N²/2 comparisons of points that form it, those of the head take (NC)².
+    With the "matrix" G = J̃ᵀJ̃ written out, after NC·P²/2, all take P². Both are float64, which counts twice beside float32
+    factors.
     """
     rows, parameters = problem.jacobian.shape
-    fits = 4 * 8 * rows**2 < free_bytes(problem.network.device)
-    forming = problem.points**2 / 2 * problem.tangent.chunk(problem.network.cast(problem.x[:1])).kernel_operations
+    free = free_bytes(problem.network.device)
     weight = 2 if problem.network.dtype == torch.float32 else 1
-    return fits and weight * (forming + 4 * columns * rows**2) < 4 * columns * 2 * rows * parameters
+    head, solver = 4 * columns, STEPS * solved
+    forming = problem.points**2 / 2 * problem.tangent.chunk(problem.network.cast(problem.x[:1])).kernel_operations
+    costs = {"weights": (head + solver) * 2 * rows * parameters}
+    if 4 * 8 * rows**2 < free:
+        costs["kernel"] = weight * (forming + head * rows**2) + solver * 2 * rows * parameters
+    if 4 * 8 * parameters**2 < free:
+        costs["matrix"] = weight * (rows * parameters**2 / 2 + (head + solver) * parameters**2)
+    return min(costs, key=lambda side: costs[side])
 
 
 def _rough(problem: Problem) -> Callable[[Tensor], Tensor] | None:
     """G v in float32, where the factors are float32 anyway: faster, and the solver checks itself in float64."""
-    if problem.network.dtype != torch.float32:
+    if problem.network.dtype != torch.float32 or problem.matrix is not None:
         return None
     return lambda v: problem.normal(v.float()).double()
 
@@ -236,15 +249,22 @@ class LowRankPosterior(Posterior):
     problem: Problem
     head: Head
     explained: Float[Tensor, "P K"]
-    mean: Float[Tensor, "P 1"]
+    mean_weights: Float[Tensor, "P 1"]
     tail: Float[Tensor, "P T"]
     solution: Solution
-    side: str  # where the head was looked for: "kernel" or "weights", whichever was cheaper
+    side: str  # "weights", "kernel" or "matrix": how the products were made, whichever was cheapest
     bracket_width: float | None  # reached, where rtol asked for it
     solver: CGLS
     seconds: dict[str, float]  # spent on each stage
 
     kind = "low rank"
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean by a product with J(x). Cost: 2·M·C·P operations; memory the factors of a block of queries."""
+        problem, x = self.problem, self.problem.checked(x)
+        parts = [problem.mean_at(part).double() + problem.tangent.at(part).matmat(self.mean_weights)[:, 0]
+                 for part in x.split(16384)]  # fmt: skip
+        return problem.shaped(torch.cat(parts))
 
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
         """Mean, variance and bracket by products with J(x).
@@ -260,7 +280,7 @@ class LowRankPosterior(Posterior):
     def _predict(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         jacobian = self.problem.tangent.at(x)
         prior = jacobian.diag().double()
-        both = jacobian.matmat(torch.cat([self.mean, self.tail], dim=1))
+        both = jacobian.matmat(torch.cat([self.mean_weights, self.tail], dim=1))
         lower = self.head.lower(jacobian.matmat(self.head.v), prior)
         upper = prior - jacobian.matmat(self.explained).square().sum(dim=1)
         # The two bounds meet at full rank: rounding must not turn them around.
@@ -307,7 +327,7 @@ class LowRankPosterior(Posterior):
             problem=problem,
             head=state.build(Head, "head", double, v="P K", image="P K", values="K"),
             explained=state.tensor("explained", "P L", double),
-            mean=solution.x[:, :1],
+            mean_weights=solution.x[:, :1],
             tail=tail,
             solution=solution,
             side=state.fact("side", str),

@@ -72,8 +72,8 @@ def warm_up(
         steps: candidates; one alone is taken without a choice, 0 is no training.
         train: instead of AdamW on the squared error: a function (module, x, y, steps) that trains the module in place for that
             many more steps, whatever a step is.
-        score: instead of the density under the module's own Gaussian process: a function (module, x, y, x_held, y_held) → number,
-            the larger the better, that judges a module trained on (x, y) by held-out points.
+        score: instead of the density under the module's own Gaussian process: a function (module, x, y, x_held, y_held) →
+            number, the larger the better, that judges a module trained on (x, y) by held-out points.
         share: part of the data each network is trained on; half when there are several, which keeps the marginal likelihood of
             their sum honest, else all.
         holdout: part of the data held out for the choice.
