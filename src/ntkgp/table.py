@@ -53,7 +53,7 @@ def tune_table(
         warm_networks: how many small networks are trained for features; 0 for none.
         warm_width: of their two hidden layers.
         warm_steps: how long; of several, held-out points choose by what the features add to the other networks
-            (:func:`ntkgp.warm_up`), and with 0 the networks are left out.
+            (:func:`ntkgp.warm_up`; the choice is in ``tuned.module.warmed_up``), and with 0 the networks are left out.
         points: rows beyond which hyper-parameters are tuned on a random subset.
         starts: as for :func:`ntkgp.tune`.
         steps: as for :func:`ntkgp.tune`.
@@ -76,7 +76,7 @@ def tune_table(
     smooth = mlp(inputs, outputs, width=width, activation=nn.SiLU(), output_scale=1.0, generator=generator)
     local = mlp(inputs, outputs, width=local_width, depth=1, activation=Sine(), output_scale=1.0, generator=generator)
     plain = [_scaled(SMOOTH, smooth, inputs).to(x), _scaled(LOCAL, local, inputs).to(x)]
-    trained: list[nn.Module] = []
+    trained, warm = list[nn.Module](), None
     if warm_networks:
         fresh = [_small(inputs, outputs, warm_width, generator).to(x) for _ in range(warm_networks)]
 
@@ -90,6 +90,8 @@ def tune_table(
         warm = warm_up(fresh, x, y, steps=warm_steps, score=in_the_sum, share=0.5, generator=generator, progress=progress)
         trained = _networks(warm)
     networks, groups = _sum(plain, trained)
+    if warm is not None:
+        networks.warmed_up = warm.warmed_up  # how long, and why; the tuned copy has it too
     return tune(
         networks, x, y, prior_var=groups, noise_var=noise_var, points=points, starts=starts, steps=steps, hyper_prior=1.0,
         generator=generator, progress=progress,

@@ -260,11 +260,11 @@ def _noise_std(model: TableModel) -> dict[str, Any] | None:
 
 def _summary(record: dict[str, Any]) -> str:
     posterior = "exact posterior" if record["rank"] is None else f"posterior of rank {record['rank']}"
-    trained = record["warm_networks"]
+    trained = f"{record['warm_networks']} of them trained for features ({record['warm_steps']} steps)"
     lines = [
         f"{record['rows']} rows, {record['features']} features: {posterior} of {', '.join(record['targets'])} in "
-        f"{record['seconds']:.1f} s, in {record['dtype']}; networks of width {record['width']}, {trained or 'none'} of them "
-        f"trained for features, with {record['parameters']} parameters",
+        f"{record['seconds']:.1f} s, in {record['dtype']}; networks of width {record['width']}, {trained}, with "
+        f"{record['parameters']} parameters",
         f"log marginal likelihood {record['log_marginal_likelihood']:.2f} on {record['tuned_on']} rows; a row left out has "
         f"{record['leave_one_out']:.2f} of the squared error expected",
     ]

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 import torch
@@ -24,8 +24,25 @@ from ntkgp.table import tune_table
 from ntkgp.table_files import CATEGORY, Column, TableError, encode
 from ntkgp.tune import Tuned
 
+
+class Size(NamedTuple):
+    """How large the recipe is made for a number of rows: what costs grows with both.
+
+    Features are trained for longer where there are more rows than that sees: it cannot learn them by heart.
+    """
+
+    width: int
+    warm_networks: int
+    warm_steps: tuple[int, ...]
+
+
 DENSE = 8000  # rows times targets up to which the posterior is exact
 MANY = 200_000  # rows times targets beyond which the networks are smaller still
+SMALL, LARGE, LARGEST = (
+    Size(512, 6, (0, 60, 200)),
+    Size(64, 2, (0, 200, 1000, 4000)),
+    Size(32, 2, (0, 1000, 4000, 16000)),
+)
 PILOT, JUDGES = 50_000, 10_000  # rows of a first fit, and others by which the noise is judged, where there are so many
 ROUNDS = 2  # of group noise given the kernel, and the kernel given group noise
 ROWS = 16384  # of a table that are predicted at a time
@@ -173,18 +190,27 @@ def fit_table(
     # Float64 is for the dense factorisation; the low-rank solver refines float32 products by itself.
     place = {"device": options.device, "dtype": torch.float32 if large else torch.float64}
     x, y = inputs.apply(features).to(**place), outputs.apply(raw).to(**place)
-    width = options.width
-    if width is None:
-        width = 512 if not large else 64 if raw.numel() <= MANY else 32
-    warm_networks = (2 if large else 6) if options.warm_networks is None else options.warm_networks
+    size = SMALL if not large else LARGE if raw.numel() <= MANY else LARGEST
+    width = size.width if options.width is None else options.width
+    warm_networks = size.warm_networks if options.warm_networks is None else options.warm_networks
 
     def tuned_with(noise_var: str | Tensor) -> tuple[Tuned, torch.Generator]:
         generator = torch.Generator().manual_seed(options.seed)
         tuned = tune_table(
-            x, y, noise_var=noise_var, width=width, local_width=4 * width, warm_networks=warm_networks,
-            warm_width=min(64, width), points=options.points, starts=options.starts, steps=options.steps, generator=generator,
+            x,
+            y,
+            noise_var=noise_var,
+            width=width,
+            local_width=4 * width,
+            warm_networks=warm_networks,
+            warm_width=min(64, width),
+            warm_steps=size.warm_steps,
+            points=options.points,
+            starts=options.starts,
+            steps=options.steps,
+            generator=generator,
             progress=options.progress,
-        )  # fmt: skip
+        )
         return tuned, generator
 
     def posterior_of(tuned: Tuned, x: Tensor, y: Tensor, generator: torch.Generator) -> Posterior:
@@ -226,6 +252,7 @@ def fit_table(
         "dtype": str(x.dtype).removeprefix("torch."),
         "width": width,
         "warm_networks": len(tuned.module.networks) - 2 if isinstance(tuned.module, SumOfNetworks) else 0,
+        "warm_steps": getattr(getattr(tuned.module, "warmed_up", None), "steps", 0),
         "parameters": sum(p.numel() for p in tuned.module.parameters()),
         "tuned_on": tuned.points,
         "noise_judged_on": judges,
