@@ -15,7 +15,7 @@ from ntkgp._checks import check_count, check_rank
 from ntkgp._types import MeanFunction, NumericalWarning
 from ntkgp.archive import State
 from ntkgp.linalg.cgls import CGLS, Solution
-from ntkgp.linalg.head import Head
+from ntkgp.linalg.head import POWERS, PROBES, Head
 from ntkgp.linalg.operator import Operator
 from ntkgp.linalg.svd import RandomizedSVD, SVDMethod
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
@@ -25,6 +25,7 @@ from ntkgp.tangent.memory import free_bytes
 
 START = 32  # rank from which a tolerance on the bracket grows
 STEPS = 50  # of the solver, guessed for counting costs
+FEW = 3  # times as long as in a matrix product does a multiplication take in products with few columns
 
 
 @dataclass(frozen=True)
@@ -176,21 +177,23 @@ def _grow(
 def _side(problem: Problem, columns: int, solved: int) -> str:
     """Where to look for the head and to solve, by counted cost, of what fits in memory.
 
-    On the "weights" side a product takes 2·NC·P multiplications a column; some four are made for the head, and STEPS by the
-    solver. With the "kernel" J̃J̃ᵀ written out, after the N²/2 comparisons of points that form it, those of the head take (NC)².
-    With the "matrix" G = J̃ᵀJ̃ written out, after NC·P²/2, all take P². Both are float64, which counts twice beside float32
-    factors.
+    On the "weights" side a product takes 2·NC·P multiplications a column: four are made to steer the head, one to certify it
+    and, of few columns and so at a third of the speed, STEPS by the solver and POWERS for the bound on the rest. With the
+    "kernel" J̃J̃ᵀ written out, after the N²/2 comparisons of points that form it, those that steer take (NC)². With the "matrix"
+    G = J̃ᵀJ̃ written out, after NC·P²/2, all take P². What is written out and what certifies is float64, which counts twice
+    beside float32 factors.
     """
     rows, parameters = problem.jacobian.shape
     free = free_bytes(problem.network.device)
     weight = 2 if problem.network.dtype == torch.float32 else 1
-    head, solver = 4 * columns, STEPS * solved
+    pass_over = 2 * rows * parameters
+    steer, certify = 4 * columns, weight * columns + FEW * (STEPS * solved + weight * POWERS * PROBES)
     forming = problem.points**2 / 2 * problem.tangent.chunk(problem.network.cast(problem.x[:1])).kernel_operations
-    costs = {"weights": (head + solver) * 2 * rows * parameters}
+    costs = {"weights": (steer + certify) * pass_over}
     if 4 * 8 * rows**2 < free:
-        costs["kernel"] = weight * (forming + head * rows**2) + solver * 2 * rows * parameters
+        costs["kernel"] = weight * (forming + steer * rows**2) + certify * pass_over
     if 4 * 8 * parameters**2 < free:
-        costs["matrix"] = weight * (rows * parameters**2 / 2 + (head + solver) * parameters**2)
+        costs["matrix"] = weight * (rows * parameters**2 / 2 + (steer + certify) * parameters**2)
     return min(costs, key=lambda side: costs[side])
 
 
