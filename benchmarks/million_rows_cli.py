@@ -24,8 +24,11 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
 
+import ntkgp
 from benchmarks.common import RESULTS, save
+from ntkgp import lowrank, table_folder
 
 NOISE = 0.2
 COLUMNS = [f"x{k}" for k in range(10)]
@@ -51,7 +54,8 @@ def measured(arguments: list[str], log: Path) -> tuple[dict[str, Any], dict[str,
     with log.open("a") as bars:
         child = subprocess.Popen([sys.executable, "-m", "ntkgp", *arguments, "--json"], stdout=subprocess.PIPE, stderr=bars)
         assert child.stdout is not None
-        said = child.stdout.read()
+        with child.stdout as pipe:
+            said = pipe.read()
         _, status, usage = os.wait4(child.pid, 0)  # of this child alone, unlike getrusage(RUSAGE_CHILDREN)
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
@@ -83,6 +87,43 @@ def scores(found: pl.DataFrame, y: np.ndarray, f: np.ndarray) -> dict[str, float
     }
 
 
+def against_exact(folder: Path, rows: int, queries: int = 2000) -> dict[str, Any]:
+    """The method of a fitted model beside ``Exact`` in float64, both on its first rows, with its network and priors."""
+    model = table_folder.load(folder)
+    problem = model.posterior.problem
+    assert isinstance(model.posterior, lowrank.LowRankPosterior)
+    side, chosen = model.posterior.side, lowrank._side
+    x, y, new = problem.x[:rows], problem.residual[:rows], problem.x[rows : rows + queries]
+    priors = {name: scale**2 for name, scale in problem.tangent.scales.items()}
+    options = {
+        "noise_var": float(problem.noise_std[0]) ** 2,
+        "prior_var": priors,
+        "generator": torch.Generator().manual_seed(0),
+    }
+    rank = min(model.posterior.head.rank, len(x))
+    lowrank._side = lambda problem, columns, solved: side
+    try:
+        method = ntkgp.LowRank(rank=rank, tail=16, solver=model.posterior.solver)
+        found = ntkgp.fit(model.module, x, y, method=method, **options).predict(new)
+    finally:
+        lowrank._side = chosen
+    exact = ntkgp.fit(model.module, x, y.double(), method=ntkgp.Exact(), **options).predict(new)
+    slack = 1e-5 * exact.variance
+    inside = (found.lower <= exact.variance + slack) & (exact.variance <= found.upper + slack)
+    return {
+        "rows": len(x),
+        "queries": len(new),
+        "rank": rank,
+        "side": side,
+        "mean_error_in_stds_rms": float(((found.mean - exact.mean) / exact.std).square().mean().sqrt()),
+        "mean_error_in_stds_max": float(((found.mean - exact.mean) / exact.std).abs().max()),
+        "inside_the_bracket": float(inside.double().mean()),
+        "std_ratio_mean": float((found.std / exact.std).mean()),
+        "lower_std_ratio_mean": float((found.lower.sqrt() / exact.std).mean()),
+        "upper_std_ratio_mean": float((found.upper.sqrt() / exact.std).mean()),
+    }
+
+
 def run(rows: int, folder: Path, fit_options: list[str], seed: int = 0) -> dict[str, Any]:
     """Generate, fit, predict, score."""
     train, model, new, log = folder / "train.csv", folder / "model", folder / "new.csv", folder / "progress.log"
@@ -110,6 +151,7 @@ def run(rows: int, folder: Path, fit_options: list[str], seed: int = 0) -> dict[
         "predict_mean_only": mean_only,
         "mean_only_differs_by": float(np.abs(alone - found["mean"].to_numpy()).max()),
         "said": {key: value for key, value in said.items() if key not in ("model",)},
+        "against_exact": against_exact(model, min(10_000, rows // 10)),
         "scores": scores(found, table["y"].to_numpy(), f),
     }
 

@@ -235,7 +235,7 @@ def million(r: Record) -> str:
 
 
 def rows_cli(r: Record) -> str:
-    said, found = r["said"], r["scores"]
+    said, found, exact = r["said"], r["scores"], r["against_exact"]
     names = ("fit", "predict", "predict_mean_only")
     costs = [
         (name.replace("_mean_only", " --mean-only"), f"{cost['wall_seconds']:,.0f} s", f"{cost['cpu_seconds']:,.0f} s",
@@ -252,6 +252,8 @@ def rows_cli(r: Record) -> str:
         ("RMSE", f"{found['rmse']:.4f} to new observations, {found['rmse_to_function']:.4f} to the function (epistemic std "
                  f"{found['mean_epistemic_std']:.4f}); the target's std is {found['std_of_target']:.3f}"),
         ("95 % intervals cover", f"{found['coverage_95']:.2%} of new observations"),
+        (f"beside `Exact` on {exact['rows']:,} rows", f"mean off by {exact['mean_error_in_stds_rms']:.1e} posterior std (rms); "
+         f"{exact['inside_the_bracket']:.1%} of exact variances inside the bracket; std {exact['std_ratio_mean']:.3f} of exact"),
         ("files", f"table {r['csv_megabytes']:.0f} MB, model {r['model_megabytes']:.0f} MB"),
     ]  # fmt: skip
     total, peak = sum(r[name]["wall_seconds"] for name in names[:2]), max(r[name]["peak_gib"] for name in names)

@@ -165,7 +165,7 @@ def test_a_category_of_digits_stays_a_category(tmp_path: Path):
     run("fit", tmp_path / "train.csv", "--target", "y", "--out", tmp_path / "model", "--quiet", *SMALL)
     out, result = predictions(tmp_path / "model", pl.DataFrame({"code": [1, 2]}), tmp_path)
     assert len(out) == 2
-    assert result.stderr == ""
+    assert "warning" not in result.stderr
 
 
 def test_missing_values_are_named_and_can_be_dropped(home: Path, tmp_path: Path):
@@ -349,6 +349,8 @@ def test_the_benchmark_of_many_rows_in_a_small_form(tmp_path: Path):
     assert record["said"]["side"] == "matrix"
     assert record["said"]["accuracy"] <= 1e-5
     assert record["mean_only_differs_by"] < 1e-6
+    assert record["against_exact"]["inside_the_bracket"] == 1
+    assert record["against_exact"]["mean_error_in_stds_max"] < 0.01
     assert record["scores"]["rmse"] < record["scores"]["std_of_target"]
     assert record["scores"]["nll"] > record["scores"]["nll_of_the_truth"]
     assert 0 < record["fit"]["peak_gib"] < 24

@@ -35,8 +35,9 @@ class LowRank:
     The head is K singular directions of the Jacobian, whose predictors need no training; the mean and the tail are ridge
     regressions in weight space, solved together. Every variance comes with its certified bracket.
 
-    Cost: some 4·N·C·P·K operations a pass for the head (a handful of passes), and 4·N·C·P a step of the solver. Memory: the
-    layer factors if they fit, 3·P·K numbers, and one working set.
+    Cost: some 4·N·C·P·K operations a pass for the head (a handful of passes), and 4·N·C·P a step of the solver; or, where that
+    is less, N·C·P² once, to write out the P×P normal matrix in one pass. Memory: the layer factors if they fit, 3·P·K numbers
+    (and P² for the matrix), and one working set.
 
     Args:
         rank: K; or give `rtol`.
