@@ -253,7 +253,7 @@ def rows_cli(r: Record) -> str:
                  f"{found['mean_epistemic_std']:.4f}); the target's std is {found['std_of_target']:.3f}"),
         ("95 % intervals cover", f"{found['coverage_95']:.2%} of new observations"),
         (f"beside `Exact` on {exact['rows']:,} rows", f"mean off by {exact['mean_error_in_stds_rms']:.1e} posterior std (rms); "
-         f"{exact['inside_the_bracket']:.1%} of exact variances inside the bracket; std {exact['std_ratio_mean']:.3f} of exact"),
+         f"{exact['inside_the_bracket']:.1%} of exact variances in the bracket; std {exact['std_ratio_mean']:.3f} of exact"),
         ("files", f"table {r['csv_megabytes']:.0f} MB, model {r['model_megabytes']:.0f} MB"),
     ]  # fmt: skip
     total, peak = sum(r[name]["wall_seconds"] for name in names[:2]), max(r[name]["peak_gib"] for name in names)

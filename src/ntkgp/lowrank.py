@@ -190,7 +190,7 @@ def _side(problem: Problem, columns: int, solved: int) -> str:
     pass_over = 2 * rows * parameters
     steer, certify = 4 * columns, weight * columns + FEW * (STEPS * solved + weight * POWERS * PROBES)
     forming = problem.points**2 / 2 * problem.tangent.chunk(problem.network.cast(problem.x[:1])).kernel_operations
-    costs = {"weights": (steer + certify) * pass_over}
+    costs: dict[str, float] = {"weights": (steer + certify) * pass_over}
     if 4 * 8 * rows**2 < free:
         costs["kernel"] = weight * (forming + steer * rows**2) + certify * pass_over
     if 4 * 8 * parameters**2 < free:

@@ -123,6 +123,7 @@ def _small(inputs: int, outputs: int, width: int, generator: torch.Generator | N
     layers: list[nn.Module] = []
     for k, (fan_in, fan_out) in enumerate([(inputs, width), (width, width), (width, outputs)]):
         layer = nn.utils.skip_init(nn.Linear, fan_in, fan_out)  # which leaves the global generator alone
+        assert isinstance(layer, nn.Linear)
         with torch.no_grad():
             layer.weight.copy_(torch.randn(fan_out, fan_in, generator=generator) * math.sqrt((2.0 if k else 1.0) / fan_in))
             layer.bias.copy_(0.1 * torch.randn(fan_out, generator=generator))
