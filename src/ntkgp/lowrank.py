@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from ntkgp._checks import check_count, check_rank
 from ntkgp._types import MeanFunction
 from ntkgp.archive import State
-from ntkgp.heads import START, grow, grow_until_tight, kernel_side
+from ntkgp.heads import START, cheapest_side, grow, grow_until_tight
 from ntkgp.linalg.cgls import CGLS, Solution
 from ntkgp.linalg.head import Head
 from ntkgp.linalg.head_update import agrees, refined, with_more_rows
@@ -33,8 +33,9 @@ class LowRank:
     The head is K singular directions of the Jacobian, whose predictors need no training; the mean and the tail are ridge
     regressions in weight space, solved together. Every variance comes with its certified bracket.
 
-    Cost: some 4·N·C·P·K operations a pass for the head (a handful of passes), and 4·N·C·P a step of the solver. Memory: the
-    layer factors if they fit, 3·P·K numbers, and one working set.
+    Cost: some 4·N·C·P·K operations a pass for the head (a handful of passes), and 4·N·C·P a step of the solver; or, where that
+    is less, N·C·P² once, to write out the P×P normal matrix in one pass. Memory: the layer factors if they fit, 3·P·K numbers
+    (and P² for the matrix), and one working set.
 
     Args:
         rank: K; or give `rtol`.
@@ -71,36 +72,39 @@ class LowRank:
         clock = _Clock(problem.network.device)
         rows, parameters = problem.jacobian.shape  # the first look at J(x) computes its factors
         clock("factors")
-        by_kernel = kernel_side(problem, self.rank or START)
         if (self.rank is None) == (self.rtol is None):
             raise ValueError(f"give LowRank either a rank or an rtol, got rank={self.rank}, rtol={self.rtol}")
         check_count(self.tail, "tail", 0)
         if self.rank is not None:
             check_rank(self.rank, rows, parameters)
+        side = cheapest_side(problem, self.rank or START, 1 + self.tail)
+        if side == "matrix":
+            problem = problem.written_out(progress)
+            clock("matrix")
+        if self.rank is not None:
             with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
-                head, width = grow(problem, None, self.rank, self.svd, by_kernel, generator, bar), None
+                head, width = grow(problem, None, self.rank, self.svd, side, generator, bar), None
         else:
-            head, width = self._until_tight(problem, None, by_kernel, generator, progress)
+            head, width = self._until_tight(problem, None, side, generator, progress)
         clock("head")
         z = problem.whitened.normal(parameters, self.tail, generator).double()
         sides = _right_hand_sides(problem, z, generator)
         solution = self.solver.solve(problem.normal, sides, head.precondition, rough=_rough(problem), progress=progress)
         clock("solve")
-        side = "kernel" if by_kernel else "weights"
         return LowRankPosterior(
             problem, self, head, head.explained(), z, sides, solution, head.slack, side, width, clock.seconds
         )
 
     def _until_tight(
-        self, problem: Problem, head: Head | None, by_kernel: bool, generator: torch.Generator | None, progress: bool
+        self, problem: Problem, head: Head | None, side: str, generator: torch.Generator | None, progress: bool
     ) -> tuple[Head, float]:
         assert self.rtol is not None
-        return grow_until_tight(problem, head, self.rtol, self.points, self.max_rank, self.svd, by_kernel, generator, progress)
+        return grow_until_tight(problem, head, self.rtol, self.points, self.max_rank, self.svd, side, generator, progress)
 
 
 def _rough(problem: Problem) -> Callable[[Tensor], Tensor] | None:
     """G v in float32, where the factors are float32 anyway: faster, and the solver checks itself in float64."""
-    if problem.network.dtype != torch.float32:
+    if problem.network.dtype != torch.float32 or problem.matrix is not None:
         return None
     return lambda v: problem.normal(v.float()).double()
 
@@ -140,7 +144,7 @@ class LowRankPosterior(Posterior):
     sides: Float[Tensor, "P 1+T"]  # right-hand sides, of the mean and of the tail's draws
     solution: Solution
     found_slack: float  # of the head, when it was last looked for in all data
-    side: str  # where the head was looked for: "kernel" or "weights", whichever was cheaper
+    side: str  # "weights", "kernel" or "matrix": how the products were made, whichever was cheapest
     bracket_width: float | None  # reached, where rtol asked for it
     seconds: dict[str, float]  # spent on each stage
     refined: int = 0  # how often updates found the bracket loose, and looked for the head again from where it was
@@ -153,7 +157,7 @@ class LowRankPosterior(Posterior):
         return self.method.solver
 
     @property
-    def mean(self) -> Float[Tensor, "P 1"]:
+    def mean_weights(self) -> Float[Tensor, "P 1"]:
         """The weights of the posterior mean."""
         return self.solution.x[:, :1]
 
@@ -165,6 +169,13 @@ class LowRankPosterior(Posterior):
         from converged.
         """
         return self.solution.x[:, 1:] - self.head.partial_mean(self.sides[:, 1:])
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean by a product with J(x). Cost: 2·M·C·P operations; memory the factors of a block of queries."""
+        problem, x = self.problem, self.problem.checked(x)
+        parts = [problem.mean_at(part).double() + problem.tangent.at(part).matmat(self.mean_weights)[:, 0]
+                 for part in x.split(16384)]  # fmt: skip
+        return problem.shaped(torch.cat(parts))
 
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
         """Mean, variance and bracket by products with J(x).
@@ -180,7 +191,7 @@ class LowRankPosterior(Posterior):
     def _predict(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         jacobian = self.problem.tangent.at(x)
         prior = jacobian.diag().double()
-        both = jacobian.matmat(torch.cat([self.mean, self.tail], dim=1))
+        both = jacobian.matmat(torch.cat([self.mean_weights, self.tail], dim=1))
         lower = self.head.lower(jacobian.matmat(self.head.v), prior)
         upper = prior - jacobian.matmat(self.explained).square().sum(dim=1)
         # The two bounds meet at full rank: rounding must not turn them around.
@@ -243,7 +254,7 @@ class LowRankPosterior(Posterior):
             head = refined(head, whole.normal, whole.trace)
             found, times = head.slack, times + 1
         if method.rtol is not None:
-            head, width = method._until_tight(whole, head, False, generator, progress)
+            head, width = method._until_tight(whole, head, "weights", generator, progress)
             found = head.slack
         clock("head")
         sides = self.sides + _right_hand_sides(new, self.z, generator)

@@ -1,5 +1,6 @@
 """The regression problem after the door: checked, in one dtype, residuals and noise ready, J(x) as an operator."""
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from functools import cached_property
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 
 from ntkgp._checks import (
     check_inputs,
@@ -61,6 +63,7 @@ class Problem:
     batches: Batches | None = None  # the points, where they do not fit in memory; x is then the first batch
     parts: tuple[tuple[int, int], ...] = ()  # (n, times): the points came n at a time, so often; () for all at once
     known_jacobian: Jacobian | None = None  # where most of it was there already
+    matrix: Float[Tensor, "P P"] | None = None  # G = J̃ᵀJ̃ in float64, where it was written out
 
     @property
     def points(self) -> int:
@@ -136,8 +139,18 @@ class Problem:
         return self.whitened.gram().double()
 
     def normal(self, v: Float[Tensor, "P S"]) -> Float[Tensor, "P S"]:
-        """G v = J̃ᵀJ̃ v in the dtype of v: one pass over the points, nothing of size N×S."""
+        """G v = J̃ᵀJ̃ v in the dtype of v: one pass over the points, nothing of size N×S; none where G is written out."""
+        if self.matrix is not None:
+            return self.matrix.to(v.dtype) @ v
         return self.jacobian.normal(v, self.precision.to(v.dtype))
+
+    def written_out(self, progress: bool = False) -> "Problem":
+        """The same with G as a matrix. Cost: N·C·P² operations in one pass over the points; memory P² numbers."""
+        with tqdm(total=self.points, desc="one pass over the rows", unit="row", unit_scale=True, disable=not progress) as bar:
+            matrix = self.jacobian.gram(self.precision, bar.update)
+        written = copy.copy(self)  # unlike dataclasses.replace, keeps the factors
+        object.__setattr__(written, "matrix", matrix)
+        return written
 
     def checked(self, x: Tensor) -> Tensor:
         """Query points, checked against the training points."""
