@@ -22,8 +22,9 @@ from ntkgp.more_data import Data, with_more
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.problem import Problem
 from ntkgp.stored_problem import problem_state, stored_problem
+from ntkgp.tangent.memory import rows_per_chunk
 
-COLUMNS = 256  # functions drawn together
+TOGETHER = 64  # functions drawn together, or as many more as need less than a gigabyte
 
 
 @dataclass(frozen=True)
@@ -212,14 +213,15 @@ class LowRankPosterior(Posterior):
 
         So they do not depend on the rank. Their variance lies in the bracket of ``predict``: with a tail it is what the
         variance there estimates without bias, without one it is not above it. Cost: that of the mean with `count` right-hand
-        sides; memory (P + N·C)·count numbers, and 6·P a function for 256 of them at a time.
+        sides; memory (P + N·C)·count numbers, and 6·P a function for those solved together (64, or 1 GiB).
         """
         check_count(count, "count", 1)
         operator, r = self.problem.whitened, self.problem.whitened_residual.double().unsqueeze(1)
         rows, parameters = operator.shape
         weights = operator.normal(parameters, count, generator).double()
         noise = operator.normal(rows, count, generator)
-        for z, e in zip(weights.split(COLUMNS, dim=1), noise.split(COLUMNS, dim=1), strict=True):
+        columns = max(TOGETHER, rows_per_chunk(6 * 8 * parameters, budget=2**30))
+        for z, e in zip(weights.split(columns, dim=1), noise.split(columns, dim=1), strict=True):
             c = operator.rmatmat(r - e.double()) - self.problem.normal(z)
             z += self.method.solver.solve(self.problem.normal, c, self.head.precondition, rough=_rough(self.problem)).x
         return FunctionSample(self.problem, weights)
