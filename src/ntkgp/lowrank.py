@@ -80,18 +80,19 @@ class LowRank:
         if self.rank is not None:
             check_rank(self.rank, rows, parameters)
         side = _side(problem, self.rank or START, 1 + self.tail)
-        if side == "matrix":
-            problem = problem.written_out(progress)
+        work = problem
+        if side == "matrix":  # the posterior keeps the problem without it, as files do
+            work = problem.written_out(progress)
             clock("matrix")
         if self.rank is not None:
             with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
-                head, width = _grow(problem, None, self.rank, self.svd, side, generator, bar), None
+                head, width = _grow(work, None, self.rank, self.svd, side, generator, bar), None
         else:
-            head, width = self._grow_until_tight(problem, side, generator, progress)
+            head, width = self._grow_until_tight(work, side, generator, progress)
         clock("head")
-        c, draws = _right_hand_sides(problem, self.tail, generator)
+        c, draws = _right_hand_sides(work, self.tail, generator)
         solution = self.solver.solve(
-            problem.normal, torch.cat([c, draws], dim=1), head.precondition, rough=_rough(problem), progress=progress
+            work.normal, torch.cat([c, draws], dim=1), head.precondition, rough=_rough(work), progress=progress
         )
         clock("solve")
         # A draw's predictor less what seeing only the head would have predicted: a martingale difference, so its covariance
