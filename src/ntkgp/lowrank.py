@@ -79,18 +79,19 @@ class LowRank:
         if self.rank is not None:
             check_rank(self.rank, rows, parameters)
         side = cheapest_side(problem, self.rank or START, 1 + self.tail)
-        if side == "matrix":
-            problem = problem.written_out(progress)
+        work = problem
+        if side == "matrix":  # the posterior keeps the problem without it, as files do
+            work = problem.written_out(progress)
             clock("matrix")
         if self.rank is not None:
             with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
-                head, width = grow(problem, None, self.rank, self.svd, side, generator, bar), None
+                head, width = grow(work, None, self.rank, self.svd, side, generator, bar), None
         else:
-            head, width = self._until_tight(problem, None, side, generator, progress)
+            head, width = self._until_tight(work, None, side, generator, progress)
         clock("head")
-        z = problem.whitened.normal(parameters, self.tail, generator).double()
-        sides = _right_hand_sides(problem, z, generator)
-        solution = self.solver.solve(problem.normal, sides, head.precondition, rough=_rough(problem), progress=progress)
+        z = work.whitened.normal(parameters, self.tail, generator).double()
+        sides = _right_hand_sides(work, z, generator)
+        solution = self.solver.solve(work.normal, sides, head.precondition, rough=_rough(work), progress=progress)
         clock("solve")
         return LowRankPosterior(
             problem, self, head, head.explained(), z, sides, solution, head.slack, side, width, clock.seconds
