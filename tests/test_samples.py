@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import oracle
 import pytest
@@ -100,13 +101,13 @@ def test_a_function_is_the_same_wherever_it_is_asked(method: str, name: str):
     values = f(x)
     assert values.shape == (4, len(x), case.outputs)
     assert torch.equal(values, f(x))
-    close = {"rtol": 1e-9, "atol": 1e-9}
-    torch.testing.assert_close(values, torch.cat([f(point) for point in x.split(1)], dim=1), **close)
-    torch.testing.assert_close(values.flip(1), f(x.flip(0)), **close)
-    torch.testing.assert_close(values, f(torch.cat([x, case.x]))[:, : len(x)], **close)
-    torch.testing.assert_close(values[2:3], f[2](x), **close)
-    torch.testing.assert_close(values[-1:], f[-1](x), **close)
-    torch.testing.assert_close(values[1:3], f[1:3](x), **close)
+    close = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-9)
+    close(values, torch.cat([f(point) for point in x.split(1)], dim=1))
+    close(values.flip(1), f(x.flip(0)))
+    close(values, f(torch.cat([x, case.x]))[:, : len(x)])
+    close(values[2:3], f[2](x))
+    close(values[-1:], f[-1](x))
+    close(values[1:3], f[1:3](x))
     same = posterior.sample(4, generator=seeded(1))
     assert torch.equal(same(x), values)
 

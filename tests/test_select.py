@@ -23,7 +23,7 @@ def problem(outputs: int, noise: str) -> tuple[torch.nn.Module, Tensor, Tensor, 
     return ntkgp.mlp(2, outputs, width=16, generator=seeded(1)).double(), x, y, chosen
 
 
-def refits(posterior: ntkgp.Posterior, candidates: Tensor, targets: Tensor, noise: float | Tensor | None) -> Tensor:
+def refits(posterior: ntkgp.Posterior, candidates: Tensor, targets: Tensor, noise: float | Tensor) -> Tensor:
     """The variance left over the targets after each candidate, whatever is observed there: all refitted from scratch."""
     assert isinstance(posterior, ExactPosterior)
     p = posterior.problem

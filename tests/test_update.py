@@ -17,6 +17,7 @@ from ntkgp.exact import ExactPosterior
 from ntkgp.linalg import growing_cholesky
 from ntkgp.linalg.growing_cholesky import GrowingCholesky
 from ntkgp.lowrank import LowRankPosterior
+from ntkgp.tangent.tangent import Tangent
 from ntkgp.trained import TrainedPosterior
 
 TIGHT = ntkgp.CGLS(tol=1e-10, max_iterations=5000)
@@ -304,7 +305,7 @@ def test_the_tail_stays_unbiased(name: str):
 @pytest.mark.parametrize("kept", [True, False])
 def test_data_in_batches(kept: bool, monkeypatch: pytest.MonkeyPatch):
     if not kept:
-        monkeypatch.setattr(ntkgp.tangent.tangent.Tangent, "_fits", lambda *_: False)
+        monkeypatch.setattr(Tangent, "_fits", lambda *_: False)
     (x, y), net = grid(90), network()
     loader = DataLoader(TensorDataset(x[:60], y[:60]), batch_size=16)
     method = ntkgp.LowRank(rank=5, solver=TIGHT)
