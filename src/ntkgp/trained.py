@@ -23,7 +23,8 @@ from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.predictors import NetworkPredictors, Predictors, train_predictors
 from ntkgp.problem import Problem
 from ntkgp.stored_problem import problem_state, stored_problem
-from ntkgp.training import AcceleratedGD, Copies, TrainedWeights, Trainer
+from ntkgp.training import AcceleratedGD, Trainer
+from ntkgp.training_task import Copies, TrainedWeights
 
 ESTIMATES = {"tight": TightCovariance, "paper": PaperCovariance}  # by their names in files
 
