@@ -241,9 +241,7 @@ def bounds(
     return lower, torch.maximum(upper, lower), paper
 
 
-def tail_targets(
-    spectrum: Spectrum, rank: int, tail: int, noise: float, generator: torch.Generator
-) -> Float[Tensor, "N T"]:
+def tail_targets(spectrum: Spectrum, rank: int, tail: int, noise: float, generator: torch.Generator) -> Float[Tensor, "N T"]:
     """The library's targets (I − UUᵀ)(Jz + σε) over σ, with the symmetric root of K in the place of J: the same distribution."""
     s = (spectrum.values / noise).sqrt()
     u = spectrum.vectors

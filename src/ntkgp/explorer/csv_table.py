@@ -54,7 +54,9 @@ def parse(content: bytes, name: str = "the file") -> tuple[Table, tuple[str, ...
     except (PolarsError, UnicodeDecodeError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise TableError(f"{name} cannot be read as CSV: {reason}") from error
-    numeric = [column for column in frame.columns if frame.schema[column].is_numeric() and frame[column].null_count() < len(frame)]
+    numeric = [
+        column for column in frame.columns if frame.schema[column].is_numeric() and frame[column].null_count() < len(frame)
+    ]
     if len(numeric) < 2:
         raise TableError(
             f"{name} has {len(numeric)} column(s) of numbers, at least 2 are needed: a target and an input; the first line must "

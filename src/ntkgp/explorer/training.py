@@ -88,6 +88,10 @@ class Training:
                     break
         self.note = "; ".join(str(warning.message) for warning in caught)
 
+    def ask(self, state: State, answer: Answer) -> None:
+        """The probe has moved: look there from now on; all else of the state is the same."""
+        self._queries, self._answer = queries(state), answer
+
     def look(self) -> Trained:
         """What the networks say now. Cost: 1 + K + T forward passes over the queries."""
         if self._last is None:
@@ -95,7 +99,9 @@ class Training:
         weights, answer, rank = self._last.weights(), self._answer, self.plan.svd.rank
         values = NetworkPredictors(self.task.copies, weights)(self._queries).double()
         mean, parts = values[:, 0], self.plan.parts(values[:, 1:])
-        variance = (answer.prior - parts.explained_diag()).clamp_min(0)  # as it comes: the bracket would hide how far training is
+        variance = (answer.prior - parts.explained_diag()).clamp_min(
+            0
+        )  # as it comes: the bracket would hide how far training is
         head = values[:, 1 : rank + 1]
         signs = torch.where((head[:GRID] * self._analytic).sum(dim=0) < 0, -1.0, 1.0)
         return Trained(
