@@ -1,13 +1,8 @@
 """A real browser on a real server: Debian's chromium driven by Selenium, and what a person sees in the page."""
 
-import os
-import re
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,33 +55,23 @@ all().then(done)
 """
 
 
-@contextmanager
-def running_server() -> Iterator[tuple[str, int]]:
-    """``ntkgp explore`` in a process of its own: its address and process id."""
-    command = [sys.executable, "-c", "from ntkgp.cli import app; app()", "explore", "--no-browser", "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ})
-    assert process.stdout is not None
-    said = ""
-    while not (match := re.search(r"http://127\.0\.0\.1:\d+/", said)):
-        line = process.stdout.readline()
-        assert line, f"the server did not start: {said}"
-        said += line
-    try:
-        yield match.group(), process.pid
-    finally:
-        process.terminate()
-        process.communicate(timeout=20)
-
-
 class Browser:
     """One browser window with some ways to look and to touch."""
 
     def __init__(self, address: str, downloads: Path):
         options = webdriver.ChromeOptions()
         options.binary_location = str(CHROMIUM)
-        for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,1100", "--hide-scrollbars"):
+        for argument in (
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-dev-shm-usage",
+            "--window-size=1400,1100",
+            "--hide-scrollbars",
+        ):
             options.add_argument(argument)
-        options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
+        # Nobody is here to confirm that several files may come, or that a script may.
+        once = {"profile.default_content_setting_values.automatic_downloads": 1, "safebrowsing.enabled": True}
+        options.add_experimental_option("prefs", {"download.default_directory": str(downloads), **once})
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.driver = webdriver.Chrome(service=Service(str(DRIVER)), options=options)
         self.driver.set_script_timeout(60)
@@ -126,11 +111,14 @@ class Browser:
 
     def message(self) -> str:
         """The words at the top of the page."""
-        return self.script("return (window.V && V('message')?.el.shadowRoot.textContent) ?? ''")
+        look = "return [...(V('message')?.el.shadowRoot.querySelectorAll('p') ?? [])].map((p) => p.textContent).join(' ')"
+        return self.script(look)
 
     def inside(self, name: str, selector: str) -> WebElement:
         """An element of the widget of this name."""
-        return self.until(lambda: self.script("return V(arguments[0])?.el.shadowRoot.querySelector(arguments[1])", name, selector))
+        return self.until(
+            lambda: self.script("return V(arguments[0])?.el.shadowRoot.querySelector(arguments[1])", name, selector)
+        )
 
     def click(self, name: str) -> None:
         """Press the button of this name."""
@@ -140,7 +128,10 @@ class Browser:
 
     def type(self, name: str, text: str) -> None:
         """Write over what stands in a field, and leave it."""
-        self.script("arguments[0].scrollIntoView({block: 'center'}); arguments[0].focus(); arguments[0].select()", self.inside(name, "input"))
+        self.script(
+            "arguments[0].scrollIntoView({block: 'center'}); arguments[0].focus(); arguments[0].select()",
+            self.inside(name, "input"),
+        )
         ActionChains(self.driver).send_keys(text, Keys.TAB).perform()
 
     def set(self, name: str, value: Any, prop: str = "value") -> None:
@@ -154,7 +145,9 @@ class Browser:
 
     def data(self, model: str) -> dict[str, list[float]]:
         """The columns of a data source."""
-        return self.script("return Object.fromEntries(Object.entries(M(arguments[0]).data).map(([k, v]) => [k, Array.from(v)]))", model)
+        return self.script(
+            "return Object.fromEntries(Object.entries(M(arguments[0]).data).map(([k, v]) => [k, Array.from(v)]))", model
+        )
 
     def latency(self, name: str, values: list[Any], prop: str = "value") -> list[float]:
         """Milliseconds from a change to the picture of its answer."""

@@ -1,7 +1,5 @@
 """One page: its state, and what happens when somebody touches something. Every page has its own; nothing is shared."""
 
-import base64
-import binascii
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +16,7 @@ from ntkgp.explorer.colours import DARK, LIGHT
 from ntkgp.explorer.compute import Answer, Memory, answer
 from ntkgp.explorer.controls import TEXT_SHEET, Controls
 from ntkgp.explorer.data_view import DataPanel
-from ntkgp.explorer.share import LONGEST_LINK, SharePanel
+from ntkgp.explorer.share import LONGEST_LINK, SharePanel, uploaded
 from ntkgp.explorer.state import State, StateError, start
 from ntkgp.explorer.training import Trained, Training
 from ntkgp.explorer.views import Playground
@@ -58,9 +56,10 @@ class Page:
         self.run: Training | None = None
         self.trained: Trained | None = None
         self.ticking: Any = None
-        self.updates, self.pending, self.settling, self.writing = 0, False, None, False
+        self.updates, self.settling = 0, None
+        self.pending = self.new_frame = self.writing = False
         self.views, self.controls, self.table, self.share = Playground(), Controls(), DataPanel(), SharePanel()
-        div = {"stylesheets": [TEXT_SHEET], "sizing_mode": "stretch_width"}
+        div: dict[str, Any] = {"stylesheets": [TEXT_SHEET], "sizing_mode": "stretch_width"}
         self.message, self.status, self.legend, self.progress = (
             Div(name=name, **div) for name in ("message", "status", "legend", "progress")
         )
@@ -79,12 +78,12 @@ class Page:
         for button, action in ((c.add, self._add), (c.delete, self._delete), (c.clear, self._clear), (c.train, self._train),
                                (c.again, self._forget)):  # fmt: skip
             button.on_click(self._guarded(action))
-        self._on(t.file, "value", self._load_table)
+        self._on(t.file, "value", lambda: self._soon(self._load_table))
         for widget in (t.target, t.first, t.second):
             self._on(widget, "value", self._choose_columns)
         self._on(t.tuned, "active", self._choose_columns)
         self._on(t.at, "value", self._move_slice)
-        self._on(self.share.file, "value", self._restore)
+        self._on(self.share.file, "value", lambda: self._soon(self._restore))
         for kind, button in self.share.buttons.items():
             button.on_click(self._guarded(lambda kind=kind: self._export(kind)))
         self._on(self.share.dark, "active", self._restyle)
@@ -94,10 +93,15 @@ class Page:
 
     def _lay_out(self) -> None:
         c, t, s = self.controls, self.table, self.share
-        wide = {"sizing_mode": "stretch_width"}
+        wide: dict[str, Any] = {"sizing_mode": "stretch_width"}
         self.training = column(
-            row(c["trainer"], c["signal"], **wide), row(c.train, c.again, **wide), self.progress, **wide, name="training_controls"
+            row(c["trainer"], c["signal"], **wide),
+            row(c.train, c.again, **wide),
+            self.progress,
+            **wide,
+            name="training_controls",
         )
+        first, second = list(s.buttons.values())[:2], list(s.buttons.values())[2:]  # a phone has room for two
         roots = [
             column(c["problem"], row(c.x, c.y, **wide), c.add, c.chosen, row(c.delete, c.clear, **wide), **wide,
                    name="points_controls"),
@@ -107,7 +111,7 @@ class Page:
             self.training,
             column(t.file, t.target, t.first, t.second, t.tuned, t.at, **wide, name="data_controls"),
             t.figures,
-            column(s.link, row(*s.buttons.values(), **wide), s.file, s.script, s.download, **wide, name="share_panel"),
+            column(s.link, row(*first, **wide), row(*second, **wide), s.file, s.script, s.download, **wide, name="share_panel"),
             self.views.main, self.views.spectrum, self.views.predictors, self.message, self.status, self.legend, s.dark,
         ]  # fmt: skip
         for root in roots:
@@ -116,6 +120,10 @@ class Page:
 
     def _on(self, model: Any, prop: str, action: Callable[[], None]) -> None:
         model.on_change(prop, lambda _attr, _old, _new: None if self.writing else self._guarded(action)())
+
+    def _soon(self, action: Callable[[], None]) -> None:
+        """After what the browser has sent along: the name of a file follows its content."""
+        self.doc.add_timeout_callback(self._guarded(action), PATIENCE)
 
     def _guarded(self, action: Callable[[], None]) -> Callable[..., None]:
         """Whatever goes wrong in an action is said in the page, and the page goes on."""
@@ -170,12 +178,13 @@ class Page:
         self.state = state
         if self.run is not None and changed - UNTRAINED:
             self._forget()
+        self.new_frame |= new_frame
         if not self.pending:
             self.pending = True
-            self.doc.add_timeout_callback(lambda: self._guarded(lambda: self._refresh(new_frame))(), PATIENCE)
+            self._soon(self._refresh)
 
-    def _refresh(self, new_frame: bool) -> None:
-        self.pending = False
+    def _refresh(self) -> None:
+        new_frame, self.new_frame, self.pending = self.new_frame, False, False
         self.answer = answer(self.state, self.memory)
         if self.run is not None:
             self.run.ask(self.state, self.answer)
@@ -271,9 +280,7 @@ class Page:
     # A table.
 
     def _load_table(self) -> None:
-        content, name = _uploaded(self.table.file)
-        if content is None:
-            return
+        content, name = uploaded(self.table.file)
         table, notes = csv_table.parse(content, name)
         self.state = your_data.choose(table, self.state)
         self.model = None
@@ -317,12 +324,10 @@ class Page:
             "png": lambda: export.picture(self.state, self.answer, "png"),
             "svg": lambda: export.picture(self.state, self.answer, "svg"),
         }
-        self.share.send(f"ntkgp.{kind}", TYPES[kind], makers[kind]())
+        self.share.send(f"ntkgp-explorer.{kind}", TYPES[kind], makers[kind]())
 
     def _restore(self) -> None:
-        content, _ = _uploaded(self.share.file)
-        if content is None:
-            return
+        content, _ = uploaded(self.share.file)
         self._forget()
         self.state = State.from_json(content)
         self.model = None
@@ -337,13 +342,3 @@ class Page:
         self.views.restyle(palette)
         self.table.restyle(palette)
         self.legend.text = texts.legend(palette, self.state, self.trained is not None)
-
-
-def _uploaded(widget: Any) -> tuple[bytes | None, str]:
-    """What the browser sent, and the name it had there, which is only ever shown."""
-    if not widget.value:
-        return None, ""
-    try:
-        return base64.b64decode(widget.value, validate=True), str(widget.filename or "the file")
-    except (binascii.Error, ValueError) as error:
-        raise StateError(f"the upload arrived damaged: {error}") from error

@@ -28,7 +28,7 @@ GRID = 201  # points of the grid; the probe is one more
 
 
 def network(state: State, in_features: int = 1, features: nn.Module | None = None) -> nn.Module:
-    """The network of the settings: `features` of the inputs, or the playground's normalisation, then the paper's MLP; float64."""
+    """The network of the settings in float64: `features` of the inputs (None: the playground's), then the paper's MLP."""
     normalisations: dict[str, tuple[nn.Module, int]] = {
         "circle": (ntkgp.TrigonometricInputs(LOW, HIGH), 2),
         "scaled": (ntkgp.InputScales(torch.full((in_features,), 1 / HIGH)), 1),
@@ -242,7 +242,7 @@ def bounds(
 
 
 def tail_targets(spectrum: Spectrum, rank: int, tail: int, noise: float, generator: torch.Generator) -> Float[Tensor, "N T"]:
-    """The library's targets (I − UUᵀ)(Jz + σε) over σ, with the symmetric root of K in the place of J: the same distribution."""
+    """The library's targets (I − UUᵀ)(Jz + σε)/σ, with the symmetric root of K in the place of J: the same distribution."""
     s = (spectrum.values / noise).sqrt()
     u = spectrum.vectors
     head = PartialSVD(u[:, :rank], s[:rank], u[:, :rank], torch.zeros_like(s[:rank]), True, 0)

@@ -15,7 +15,7 @@ from bokeh.models import (
     Widget,
 )
 
-from ntkgp.explorer.state import HIGH, LAYERS, LOW, NORMALISATIONS, PROBLEMS, RANGES, SIGNALS, TRAINERS, State
+from ntkgp.explorer.state import HIGH, LAYERS, LOW, NORMALISATIONS, PROBLEMS, RANGES, SIGNALS, TRAINERS, State, check_fields
 
 # Widgets live behind walls that only variables pass; the page sets these for light and dark. Texts, not Bokeh's models: those
 # belong to one page each.
@@ -26,7 +26,7 @@ SHEET = """
 .bk-btn, .bk-btn-default { background: var(--field); color: var(--text); border-color: var(--line); min-height: 36px; }
 .bk-btn:hover { border-color: var(--accent); }
 .bk-btn.bk-btn-primary { background: var(--accent); border-color: var(--accent); color: var(--on-accent); }
-.bk-btn.bk-btn-default[disabled], .bk-btn.bk-btn-default:disabled { background: var(--field); color: var(--soft); opacity: 0.6; }
+.bk-btn.bk-btn-default:disabled { background: var(--field); color: var(--soft); opacity: 0.6; }
 .bk-btn.bk-btn-default.bk-active, .bk-btn.bk-btn-default:hover { background: var(--field); color: var(--text); }
 .bk-btn.bk-active { border-color: var(--accent); }
 input[type="file"]::file-selector-button { background: var(--field); color: var(--text); border: 1px solid var(--line); }
@@ -99,7 +99,9 @@ class Controls:
         """The state with what the widget of this field says."""
         control = next(control for control in self.all if control.field == field)
         value = getattr(control.widget, control.prop)
-        new = replace(state, **{field: None if value is None else control.read(value)})
+        read = None if value is None else control.read(value)  # a field can be emptied
+        check_fields({field: read})
+        new = replace(state, **{field: read})
         return replace(new, signal=SIGNALS[new.trainer]) if field == "trainer" else new
 
     def write(self, state: State) -> None:
@@ -110,7 +112,8 @@ class Controls:
             if control.field == "rank":
                 shown = min(shown, self["rank"].end)
             # A value that the widget shows already may differ from it by the widget's rounding: leave it.
-            if control.read(getattr(control.widget, control.prop)) != getattr(state, control.field):
+            there = getattr(control.widget, control.prop)
+            if there is None or control.read(there) != getattr(state, control.field):
                 setattr(control.widget, control.prop, shown)
         options = [(str(k), f"{k + 1}: x = {x:g}, y = {y:g}") for k, (x, y) in enumerate(state.points)]
         self.chosen.options = options or [("", "–")]  # pyright: ignore[reportAttributeAccessIssue]
@@ -139,7 +142,7 @@ def _plain(
     start, end = RANGES[name][0] if low is None else low, RANGES[name][1] if high is None else high
     form = "0" if kind is int else "0.0"
     widget = Slider(title=title, name=name, start=start, end=end, value=start, step=step, format=form, **_wide())
-    return Control(name, widget, (lambda value: int(round(value))) if kind is int else (lambda value: round(value, 6)), kind)
+    return Control(name, widget, round if kind is int else (lambda value: round(value, 6)), kind)
 
 
 def _logarithmic(name: str, title: str, step: float, low: float | None = None, high: float | None = None) -> Control:
@@ -153,8 +156,10 @@ def _logarithmic(name: str, title: str, step: float, low: float | None = None, h
 
 def _doubling(name: str, title: str) -> Control:
     start, end = (int(math.log2(end)) for end in RANGES[name])
-    widget = Slider(title=title, name=name, start=start, end=end, value=start, step=1, format=CustomJSTickFormatter(code=DOUBLE), **_wide())
-    return Control(name, widget, lambda value: 2 ** int(round(value)), math.log2)
+    widget = Slider(
+        title=title, name=name, start=start, end=end, value=start, step=1, format=CustomJSTickFormatter(code=DOUBLE), **_wide()
+    )
+    return Control(name, widget, lambda value: 2 ** round(value), math.log2)
 
 
 def _spinner(name: str, title: str, step: float, kind: Callable[[Any], Any]) -> Control:

@@ -59,8 +59,8 @@ def parse(content: bytes, name: str = "the file") -> tuple[Table, tuple[str, ...
     ]
     if len(numeric) < 2:
         raise TableError(
-            f"{name} has {len(numeric)} column(s) of numbers, at least 2 are needed: a target and an input; the first line must "
-            f"hold the names of the columns, values are separated by commas (columns found: {', '.join(frame.columns[:10])})"
+            f"{name} has {len(numeric)} column(s) of numbers, at least 2 are needed: a target and an input; the first line "
+            f"must hold the names of the columns, values are separated by commas (found: {', '.join(frame.columns[:10])})"
         )
     if len(numeric) > MOST_COLUMNS:
         raise TableError(f"{name} has {len(numeric)} columns of numbers, at most {MOST_COLUMNS} fit here; leave some out")
@@ -69,7 +69,7 @@ def parse(content: bytes, name: str = "the file") -> tuple[Table, tuple[str, ...
     if others:
         notes.append("columns without numbers left out: " + ", ".join(others[:10]))
     values = frame.select(numeric).cast(pl.Float64).to_numpy()
-    whole = np.isfinite(values).all(axis=1)
+    whole = np.asarray(np.isfinite(values).all(axis=1))
     if whole.sum() < 2:
         raise TableError(f"{name} has {whole.sum()} row(s) with a finite number in every column, at least 2 are needed")
     if not whole.all():

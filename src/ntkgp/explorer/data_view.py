@@ -51,7 +51,7 @@ class DataPanel:
         self.restyle(LIGHT)
 
     def _slice(self) -> Any:
-        made = plain_figure("data_slice", "Posterior", "", "", 360, x_range=Range1d(0, 1))
+        made = plain_figure("data_slice", "Posterior", "", "", 360, x_range=Range1d(start=0, end=1))
         self.areas = [
             made.varea("x", "low", "total_low", source=self.band, fill_alpha=0.3),
             made.varea("x", "high", "total_high", source=self.band, fill_alpha=0.3),
@@ -65,8 +65,8 @@ class DataPanel:
 
     def _map(self) -> Any:
         made = plain_figure(
-            "data_map", "Epistemic std, and where the next point should go", "", "", 420, x_range=Range1d(0, 1),
-            y_range=Range1d(0, 1),
+            "data_map", "Epistemic std, and where the next point should go", "", "", 420, x_range=Range1d(start=0, end=1),
+            y_range=Range1d(start=0, end=1),
         )  # fmt: skip
         self.colours = LinearColorMapper(palette="Cividis256")
         made.image("std", "x", "y", "dw", "dh", source=self.image, color_mapper=self.colours)
@@ -80,7 +80,7 @@ class DataPanel:
 
     def write(self, state: State) -> None:
         """Set the widgets to the state. Nobody should be listening."""
-        names = list(state.table.names) if state.table else [NONE]
+        names: list[Any] = list(state.table.names) if state.table else [NONE]
         self.target.options = self.first.options = names
         self.second.options = [NONE, *names] if state.table else [NONE]
         self.target.value = state.target or NONE

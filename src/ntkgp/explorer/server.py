@@ -29,8 +29,8 @@ def make_server(port: int = 5006) -> Server:
 
     def open_page(doc: Document) -> None:
         context = doc.session_context
-        arguments = context.request.arguments if context is not None and context.request is not None else {}
-        link = arguments.get("state", [b""])[0]
+        request = getattr(context, "request", None)
+        link = request.arguments.get("state", [b""])[0] if request is not None else ""
         Page(doc, link.decode("ascii", "replace") if isinstance(link, bytes) else str(link), address)
 
     return Server(

@@ -1,11 +1,14 @@
 """The panel for leaving with something: a link, a file, a picture, ten lines of Python. The browser's part is a few lines."""
 
 import base64
+import binascii
 import json
+from typing import Any
 
 from bokeh.models import Button, CustomJS, FileInput, TextAreaInput, TextInput, Toggle
 
 from ntkgp.explorer.controls import SHEET
+from ntkgp.explorer.state import StateError
 
 LONGEST_LINK = 8000  # letters; longer addresses do not survive being sent around
 
@@ -42,7 +45,7 @@ class SharePanel:
     """Widgets; the page fills them."""
 
     def __init__(self):
-        wide = {"sizing_mode": "stretch_width", "stylesheets": [SHEET], "margin": (4, 6, 4, 6), "min_width": 90}
+        wide: dict[str, Any] = {"sizing_mode": "stretch_width", "stylesheets": [SHEET], "margin": (4, 6, 4, 6), "min_width": 90}
         self.link = TextInput(title="Link that restores this page", name="link", **wide)
         self.link.js_on_change("value", CustomJS(code=ADDRESS))
         self.buttons = {
@@ -63,3 +66,11 @@ class SharePanel:
         self._sent += 1  # two equal files are two downloads
         data = base64.b64encode(content).decode()
         self.download.value = json.dumps({"name": name, "type": kind, "data": data, "count": self._sent})
+
+
+def uploaded(widget: Any) -> tuple[bytes, str]:
+    """What the browser sent, and the name it had there, which is only ever shown."""
+    try:
+        return base64.b64decode(widget.value, validate=True), str(widget.filename or "the file")
+    except (binascii.Error, ValueError) as error:
+        raise StateError(f"the upload arrived damaged: {error}") from error

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -88,18 +89,9 @@ class State:
     tuned: bool = True  # whether the noise and scales of the table come from its marginal likelihood
 
     def __post_init__(self) -> None:
-        for name in RANGES.keys() - {"x", "y"}:
-            check_number(name, getattr(self, name))
-        for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise StateError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
-        if not isinstance(self.tuned, bool):
-            raise StateError(f"tuned must be true or false, got {self.tuned!r}")
+        check_fields(vars(self))
         if len(self.points) > MOST_POINTS:
             raise StateError(f"at most {MOST_POINTS} points fit here, got {len(self.points)}")
-        for x, y in self.points:
-            check_number("x", x)
-            check_number("y", y)
         unknown = [layer for layer in self.shown if layer not in LAYERS]
         if unknown:
             raise StateError(f"shown must name some of {', '.join(LAYERS)}, got {unknown[0]!r}")
@@ -139,11 +131,9 @@ class State:
         for name in ("shown", "inputs"):
             if name in record:
                 record[name] = _texts(name, record[name])
-        for name in ("problem", "normalisation", "trainer", "target"):
-            if not isinstance(record.get(name, ""), str):
-                raise StateError(f"{name} must be a text, got {record[name]!r}")
         if record.get("table") is not None:
             record["table"] = _table(record["table"])
+        check_fields(record)
         return cls(**record)
 
     def to_link(self) -> str:
@@ -181,6 +171,21 @@ def start(problem: str = "paper", seed: int = 0) -> State:
     x, y = toy.draw(torch.Generator().manual_seed(seed))
     points = tuple((round(a, 4), round(b, 4)) for a, b in zip(x[:, 0].tolist(), y.tolist(), strict=True))
     return State(points=points, problem=problem, noise_var=round(toy.noise_std**2, 6), seed=seed)
+
+
+def check_fields(record: Mapping[str, Any]) -> None:
+    """The plain fields that are there: numbers in their ranges, choices among theirs."""
+    for name in RANGES.keys() & record.keys():
+        check_number(name, record[name])
+    for name, choices in CHOICES.items():
+        if record.get(name, choices[0]) not in choices:
+            raise StateError(f"{name} must be one of {', '.join(choices)}, got {record[name]!r}")
+    for name, kind, words in (("tuned", bool, "true or false"), ("target", str, "a text")):
+        if not isinstance(record.get(name, kind()), kind):
+            raise StateError(f"{name} must be {words}, got {record[name]!r}")
+    for x, y in record.get("points", ()):
+        check_number("x", x)
+        check_number("y", y)
 
 
 def check_number(name: str, value: Any) -> None:

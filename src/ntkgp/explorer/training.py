@@ -16,6 +16,7 @@ from ntkgp.explorer.state import State, StateError
 from ntkgp.predictors import NetworkPredictors, training_task
 from ntkgp.problem import pose
 from ntkgp.training import Trainer, TrainingStep
+from ntkgp.training_task import TrainedWeights
 
 MOST_STEPS = 20_000
 
@@ -65,7 +66,8 @@ class Training:
         # Eigenvectors have no sign of their own: the page shows the trained predictors beside the analytic ones.
         analytic = answer.predictors[:GRID]
         self._queries, self._answer, self._analytic = queries(state), answer, analytic
-        self._steps, self._last = trainer.steps(self.task), None
+        self._steps = trainer.steps(self.task)
+        self._last: TrainingStep | None = None
         self.finished, self.note = False, ""
 
     @property
@@ -80,10 +82,9 @@ class Training:
             warnings.simplefilter("always", NumericalWarning)
             while not self.finished:
                 try:
-                    self._last: TrainingStep | None = next(self._steps)
+                    self._last = next(self._steps)
                 except StopIteration as end:
-                    self.finished, weights = True, end.value
-                    self._last = TrainingStep(max(weights.steps), {}, lambda: weights)
+                    self.finished, self._last = True, _end(end.value)
                 if time.perf_counter() >= stop:
                     break
         self.note = "; ".join(str(warning.message) for warning in caught)
@@ -99,9 +100,8 @@ class Training:
         weights, answer, rank = self._last.weights(), self._answer, self.plan.svd.rank
         values = NetworkPredictors(self.task.copies, weights)(self._queries).double()
         mean, parts = values[:, 0], self.plan.parts(values[:, 1:])
-        variance = (answer.prior - parts.explained_diag()).clamp_min(
-            0
-        )  # as it comes: the bracket would hide how far training is
+        # Held by the lower bound as the analytic variance is, but not by the upper one: that would hide how far training is.
+        variance = torch.maximum(answer.prior - parts.explained_diag(), answer.lower)
         head = values[:, 1 : rank + 1]
         signs = torch.where((head[:GRID] * self._analytic).sum(dim=0) < 0, -1.0, 1.0)
         return Trained(
@@ -119,6 +119,11 @@ def _trainer(state: State) -> Trainer:
     if state.trainer == "adam":
         return ntkgp.Adam(signal=state.signal, max_steps=MOST_STEPS)
     return ntkgp.AcceleratedGD(signal=state.signal, max_steps=MOST_STEPS)
+
+
+def _end(weights: TrainedWeights) -> TrainingStep:
+    """The result of a training as its last step."""
+    return TrainingStep(max(weights.steps), {}, lambda: weights)
 
 
 def _error(got: Tensor, expected: Tensor) -> float:

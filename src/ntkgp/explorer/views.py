@@ -16,8 +16,8 @@ TOOLS = "wheel_zoom,reset,save"
 EDGES = ("epistemic", "total", "exact", "upper", "lower", "paper")
 
 
-def plain_figure(name: str, title: str, x: str, y: str, height: int = 250, **options: Any) -> figure:
-    """A figure in the style of the page, as wide as it may be."""
+def plain_figure(name: str, title: str, x: str, y: str, height: int = 250, **options: Any) -> Any:
+    """A figure in the style of the page, as wide as it may be. Bokeh's types know less than its figures: hence Any."""
     made = figure(
         name=name, title=title, x_axis_label=x, y_axis_label=y, height=height, sizing_mode="stretch_width",
         background_fill_alpha=0, border_fill_alpha=0, outline_line_color=None, tools=TOOLS, toolbar_location="above",
@@ -34,7 +34,9 @@ class Playground:
     def __init__(self):
         self.palette = LIGHT
         self.points = ColumnDataSource({"x": [], "y": []}, name="points")
-        self.band = ColumnDataSource(name="band", data={"x": [], "mean": [], **{f"{e}_{side}": [] for e in EDGES for side in ("low", "high")}})
+        self.band = ColumnDataSource(
+            name="band", data={"x": [], "mean": [], **{f"{e}_{side}": [] for e in EDGES for side in ("low", "high")}}
+        )
         self.samples = ColumnDataSource({"xs": [], "ys": []})
         self.trained = ColumnDataSource({"x": [], "mean": [], "low": [], "high": []}, name="trained_band")
         self.eigenvalues = ColumnDataSource({"k": [], "value": [], "alpha": []})
@@ -48,18 +50,19 @@ class Playground:
         self.restyle(LIGHT)
 
     @property
-    def figures(self) -> tuple[figure, ...]:
+    def figures(self) -> tuple[Any, ...]:
         """All of them."""
         return (self.main, self.spectrum, self.predictors, self.curve)
 
-    def _main(self) -> figure:
-        y = Range1d(-3, 3)
-        made = plain_figure("main", "Posterior of the network", "x", "y", x_range=Range1d(LOW, HIGH), y_range=y)
+    def _main(self) -> Any:
+        y = Range1d(start=-3, end=3)
+        made = plain_figure("main", "Posterior of the network", "x", "y", x_range=Range1d(start=LOW, end=HIGH), y_range=y)
         made.sizing_mode, made.height, made.min_height = "stretch_both", None, 200  # the page says how high
-        made.title.visible = False  # pyright: ignore[reportAttributeAccessIssue]
+        made.title.visible = False
         self.parts: dict[str, list[Any]] = {
             "total": [  # what the noise adds, on either side
-                made.varea("x", f"epistemic_{side}", f"total_{side}", source=self.band, fill_alpha=0.3) for side in ("low", "high")
+                made.varea("x", f"epistemic_{side}", f"total_{side}", source=self.band, fill_alpha=0.3)
+                for side in ("low", "high")
             ],
             "epistemic": [made.varea("x", "epistemic_low", "epistemic_high", source=self.band, fill_alpha=0.28)],
             "samples": [made.multi_line("xs", "ys", source=self.samples, line_width=1, line_alpha=0.9)],
@@ -88,7 +91,7 @@ class Playground:
         made.toolbar.active_drag = draw
         return made
 
-    def _spectrum(self) -> figure:
+    def _spectrum(self) -> Any:
         made = plain_figure("spectrum", "Spectrum of the kernel, what K keeps", "k", "eigenvalue", y_axis_type="log")
         self.bars = made.scatter("k", "value", source=self.eigenvalues, size=8, fill_alpha="alpha", line_width=1.5)
         self.floor = Span(location=0.01, dimension="width", line_dash="dashed", line_width=1.5)
@@ -97,7 +100,7 @@ class Playground:
         made.add_layout(self.kept)
         return made
 
-    def _predictors(self) -> figure:
+    def _predictors(self) -> Any:
         made = plain_figure("predictors", "Predictors, the columns of P", "x", "M u", x_range=self.main.x_range)
         self.lines = made.multi_line("xs", "ys", source=self.columns, line_color="colour", line_width=1.8)
         self.trained_lines = made.multi_line(
@@ -105,13 +108,12 @@ class Playground:
         )
         return made
 
-    def _curve(self) -> figure:
+    def _curve(self) -> Any:
         made = plain_figure("curve", "Training: relative error against the analytic answer", "steps", "", y_axis_type="log")
         self.mean_curve = made.line("step", "mean", source=self.errors, line_width=2, legend_label="mean")
         self.std_curve = made.line("step", "std", source=self.errors, line_width=2, line_dash="dashed", legend_label="std")
         made.legend.background_fill_alpha = 0
         made.legend.border_line_color = None
-        made.legend.padding = 2
         return made
 
     def show(self, answer: Answer, state: State) -> None:
@@ -163,8 +165,8 @@ class Playground:
         )
         margin = 0.08 * (high - low)
         y = self.main.y_range
-        y.start, y.end = low - margin, high + margin  # pyright: ignore[reportAttributeAccessIssue]
-        y.reset_start, y.reset_end = low - margin, high + margin  # pyright: ignore[reportAttributeAccessIssue]
+        y.start, y.end = low - margin, high + margin
+        y.reset_start, y.reset_end = low - margin, high + margin
 
     def show_trained(self, now: Trained | None) -> None:
         """The band and the predictors of networks in training; None takes them away."""
@@ -203,9 +205,9 @@ class Playground:
         self.columns.data = {**self.columns.data, "colour": ramp(palette, len(self.columns.data["xs"]))}
 
 
-def restyle(made: figure, palette: Palette) -> None:
+def restyle(made: Any, palette: Palette) -> None:
     """The colours of a figure's text and lines."""
-    made.title.text_color = palette.text  # pyright: ignore[reportAttributeAccessIssue]
+    made.title.text_color = palette.text
     for axis in made.axis:
         axis.axis_label_text_color = axis.major_label_text_color = palette.text
         axis.axis_line_color = axis.major_tick_line_color = axis.minor_tick_line_color = palette.text
