@@ -8,7 +8,8 @@ from torch import Tensor
 
 import ntkgp
 from ntkgp.predictors import train_predictors
-from ntkgp.training import Copies, Metric, TrainedWeights, Trainer, TrainingTask
+from ntkgp.training import Trainer
+from ntkgp.training_task import Copies, Metric, TrainedWeights, TrainingTask
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*networks stopped after")
 ROLES = ["covariance", "mean", "covariance"]  # in any order

@@ -1,6 +1,7 @@
 """Real networks trained by gradient descent, against the analytic answers they should reach."""
 
 import math
+import time
 from dataclasses import replace
 
 import analytic
@@ -10,9 +11,10 @@ from oracle import error
 from problems import Case, by_name, every, reference
 
 import ntkgp
-from ntkgp.predictors import NetworkPredictors, train_predictors
+from ntkgp.predictors import NetworkPredictors, train_predictors, training_task
 from ntkgp.trained import TrainedPosterior
-from ntkgp.training import TrainedWeights, Trainer
+from ntkgp.training import Trainer
+from ntkgp.training_task import TrainedWeights
 
 CASE = Case(
     name="width 64",
@@ -208,3 +210,36 @@ def test_progress_is_shown_on_request_only(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().err == ""
     CASE.fit(ntkgp.TrainedNetworks(rank=1), progress=True)
     assert "training 2 networks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("trainer", [ntkgp.AcceleratedGD(tol=1e-2), ntkgp.Adam(lr=1e-2, patience=5, max_steps=60)])
+def test_a_training_can_be_stopped_looked_at_and_resumed(trainer: Trainer):
+    plan = fitted(CASE, ntkgp.AcceleratedGD(), rank=2).plan
+    task = training_task(plan.problem, plan.targets, ["covariance"] * 2, plan.svd, trainer.dtype)
+    straight = trainer.train(task)
+    steps, seen = trainer.steps(task), []
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as end:
+            broken = end.value
+            break
+        seen.append(step.count)
+        now = step.weights()
+        now.deltas.mul_(7.0)  # a copy: what is done to it does not reach the training
+        assert now.deltas.shape == straight.deltas.shape
+        assert len(now.losses) == 1 + (step.count - 1) // 10
+    assert seen == list(range(1, len(seen) + 1))
+    assert torch.equal(broken.deltas, straight.deltas)
+    assert (broken.steps, broken.converged, broken.losses) == (straight.steps, straight.converged, straight.losses)
+    assert broken.seconds > 0
+
+
+def test_the_time_between_steps_is_not_the_training_s():
+    plan = fitted(CASE, ntkgp.AcceleratedGD(), rank=1).plan
+    steps = ntkgp.AcceleratedGD(tol=1e-9).steps(
+        training_task(plan.problem, plan.targets, ["covariance"], plan.svd, torch.float64)
+    )
+    next(steps)
+    time.sleep(0.5)
+    assert next(steps).weights().seconds < 0.4

@@ -1,5 +1,7 @@
 """The command line: the paper's figure, and tables from files. Comes with the extra ``ntkgp[cli]``."""
 
+import importlib
+import importlib.util
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -65,6 +67,24 @@ def figure1(
         console.print(_table(result))
         console.print(f"{len(result.trained.steps)} networks trained in {result.trained.seconds:.1f} s")
         console.print("wrote " + ", ".join(map(str, written)))
+
+
+@app.command()
+def explore(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes any free one.")] = 5006,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
+) -> None:
+    """Put points down and watch the posterior move, in the browser.
+
+    The page is served on this machine alone (127.0.0.1). Example: [bold]ntkgp explore --port 0 --no-browser[/bold].
+    """
+    if importlib.util.find_spec("bokeh") is None:
+        raise typer.BadParameter("the explorer needs Bokeh, which is not installed: pip install 'ntkgp[app]'")
+    server = importlib.import_module("ntkgp.explorer.server")  # late: an extra of its own
+    try:
+        server.serve(port, browser)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _table(result: figure.Figure1) -> Table:

@@ -19,7 +19,8 @@ from ntkgp.networks import TrigonometricInputs, mlp
 from ntkgp.plots import posterior_1d
 from ntkgp.predictors import Predictors, analytic_predictors, train_predictors
 from ntkgp.problem import Problem, pose
-from ntkgp.training import AcceleratedGD, TrainedWeights, Trainer
+from ntkgp.training import AcceleratedGD, Trainer
+from ntkgp.training_task import TrainedWeights
 
 
 @dataclass(frozen=True)

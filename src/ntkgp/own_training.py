@@ -14,7 +14,7 @@ from ntkgp.linalg.svd import DenseSVD, SVDMethod
 from ntkgp.predictors import NetworkPredictors
 from ntkgp.problem import pose
 from ntkgp.trained import TrainedPosterior
-from ntkgp.training import Copies, TrainedWeights
+from ntkgp.training_task import Copies, TrainedWeights
 
 
 def anchor_penalty(network: nn.Module, anchor: nn.Module, prior_var: float | Mapping[str, float] = 1.0) -> Tensor:

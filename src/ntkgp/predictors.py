@@ -12,7 +12,8 @@ from ntkgp.linalg.svd import PartialSVD
 from ntkgp.problem import Problem
 from ntkgp.tangent.memory import rows_per_chunk
 from ntkgp.tangent.tangent import Tangent
-from ntkgp.training import Copies, Metric, TrainedWeights, Trainer, TrainingTask
+from ntkgp.training import Trainer
+from ntkgp.training_task import Copies, Metric, TrainedWeights, TrainingTask
 
 
 class Predictors(ABC):
@@ -84,10 +85,17 @@ def train_predictors(
     `head` is a partial SVD of the whitened Jacobian, of any rank: it gives the trainer its step and metric. `start` are
     displacements to start from, for the targets as they are.
     """
-    dtype, network = trainer.dtype, problem.network.to(trainer.dtype)
-    copies = Copies(network, problem.tangent.space, problem.tangent.scales)
-    task = TrainingTask(
-        copies=copies,
+    task = training_task(problem, targets, roles, head, trainer.dtype)
+    return NetworkPredictors(task.copies, trainer.train(task, progress))
+
+
+def training_task(
+    problem: Problem, targets: Float[Tensor, "NC S"], roles: list[str], head: PartialSVD, dtype: torch.dtype
+) -> TrainingTask:
+    """What `train_predictors` trains, for a trainer of this dtype."""
+    network = problem.network.to(dtype)
+    return TrainingTask(
+        copies=Copies(network, problem.tangent.space, problem.tangent.scales),
         x=network.cast(problem.x),
         targets=targets.T.unflatten(1, (-1, problem.outputs)).to(dtype),
         weights=problem.loss_weights.to(dtype),
@@ -97,7 +105,6 @@ def train_predictors(
         roles=roles,
         start=None if start is None else start.to(dtype),
     )
-    return NetworkPredictors(copies, trainer.train(task, progress))
 
 
 def head_predictors(problem: Problem, svd: PartialSVD) -> LinearPredictors:

@@ -27,7 +27,8 @@ from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.predictors import NetworkPredictors, train_predictors
 from ntkgp.problem import Problem
 from ntkgp.stored_problem import problem_state, stored_problem
-from ntkgp.training import AcceleratedGD, Adam, Copies, TrainedWeights, Trainer
+from ntkgp.training import AcceleratedGD, Adam, Trainer
+from ntkgp.training_task import Copies, TrainedWeights
 
 T = TypeVar("T")
 # By their names in files.

@@ -1,114 +1,32 @@
-"""Algorithm 1 on many targets at once: copies of the network trained by gradient descent as one stacked batch.
-
-Each copy s minimises the paper's regularised loss (Lemma 2.1), with θ = θ0 + a Δ_s and prior standard deviation a,
-
-    L_s = (1/N) Σ_n w_n (ε t_sn + f(x_n; θ0) − f(x_n; θ))² + β ‖Δ_s‖²,   β = σ²/N,
-
-and answers (f(x′; θ) − f(x′; θ0))/ε. The scale ε is the paper's 1, or smaller: the answer is linear in its target, so a small
-ε keeps the network as close to its tangent as wished, at any width. w_n = σ²/σ_n² (1 when the noise is the same everywhere).
-"""
+"""Algorithm 1 on many targets at once: how the stacked copies of a :class:`TrainingTask` are trained by gradient descent."""
 
 import math
 import time
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import vmap
 from tqdm.auto import tqdm
 
 from ntkgp._checks import check_positive
 from ntkgp._types import NumericalWarning
-from ntkgp.tangent.functional import ParameterSpace, PureNetwork
+from ntkgp.training_task import TrainedWeights, TrainingTask, squares
 
 
 @dataclass(frozen=True)
-class Copies:
-    """How a flat stack of displacements Δ, one row per copy, becomes networks: θ = θ0 + a Δ."""
+class TrainingStep:
+    """Where training stands after a step."""
 
-    network: PureNetwork
-    space: ParameterSpace
-    scales: dict[str, float]
-
-    def change(self, deltas: Float[Tensor, "S P"], x: Tensor) -> Float[Tensor, "S N C"]:
-        """f(x; θ0 + a Δ_s) − f(x; θ0) for every copy."""
-        anchor = self.network.anchor
-        parts = self.space.split(deltas)
-        params = {name: torch.add(anchor[name], part, alpha=self.scales[name]) for name, part in parts.items()}
-        if self.network.transformable:
-            return vmap(self.network, in_dims=(0, None))(params, x) - self.network.initial(x)
-        each = [self.network({name: part[s] for name, part in params.items()}, x) for s in range(len(deltas))]
-        return torch.stack(each) - self.network.initial(x)
+    count: int
+    note: Mapping[str, str | int]  # what a progress bar shows beside the count
+    weights: Callable[[], TrainedWeights]  # a copy of the weights as they are now; to be called before the next step
 
 
-@dataclass(frozen=True)
-class Metric:
-    """The head of the Jacobian's SVD (whitened), which tells gradient descent the shape of its loss."""
-
-    v: Float[Tensor, "P K"]
-    s: Float[Tensor, "K"]
-    residuals: Float[Tensor, "K"]
-
-
-@dataclass(frozen=True)
-class TrainingTask:
-    """What to train: S targets on the same points, from the same initial network."""
-
-    copies: Copies
-    x: Tensor
-    targets: Float[Tensor, "S N C"]
-    weights: Float[Tensor, "N C"]
-    beta: float
-    metric: Metric
-    amplitude: float  # prior standard deviation of the outputs, what a signal is measured by
-    roles: list[str]  # "mean" or "covariance", one per target: the paper trains the two at different rates
-    start: Float[Tensor, "S P"] | None = None  # displacements to start from, for targets of scale one; None for θ0
-
-    def fit_error(self, change: Float[Tensor, "S N C"]) -> Float[Tensor, "S"]:
-        """The data term of each copy's loss."""
-        return (self.weights * (self.targets - change).square()).sum(dim=(1, 2)) / len(self.x)
-
-    def loss(self, deltas: Float[Tensor, "S P"]) -> Float[Tensor, "S"]:
-        """The paper's regularised loss of each copy."""
-        return self.fit_error(self.copies.change(deltas, self.x)) + self.beta * _squares(deltas)
-
-    def scaled(self, scale: Float[Tensor, "S"]) -> "TrainingTask":
-        """The same with targets ε t."""
-        return replace(self, targets=scale.view(-1, 1, 1) * self.targets)
-
-    def subset(self, keep: Tensor) -> "TrainingTask":
-        """The same for fewer copies."""
-        roles = [role for role, stays in zip(self.roles, keep.tolist(), strict=True) if stays]
-        return replace(self, targets=self.targets[keep], roles=roles, start=None if self.start is None else self.start[keep])
-
-    def initial(self, scale: Float[Tensor, "S"]) -> Float[Tensor, "S P"]:
-        """Where the copies start: at θ0, or where they were told to if that is nearer to their targets."""
-        if self.start is None:
-            return self.zeros()
-        start = self.start * scale.unsqueeze(1)
-        with torch.no_grad():
-            better = self.loss(start) < self.fit_error(torch.zeros_like(self.targets))
-        return start * better.unsqueeze(1)
-
-    def zeros(self) -> Float[Tensor, "S P"]:
-        """All copies at θ0."""
-        return self.targets.new_zeros(len(self.targets), self.copies.space.size)
-
-
-@dataclass(frozen=True)
-class TrainedWeights:
-    """Trained copies: the displacement Δ of each from θ0, and what training reached."""
-
-    deltas: Float[Tensor, "S P"]
-    scale: Float[Tensor, "S"]  # ε of each copy
-    steps: list[int]  # taken by each copy
-    converged: list[bool]
-    accuracy: list[float]  # what each copy reached of what its trainer asks for
-    losses: list[list[float]]  # of all copies, at every 10th step
-    seconds: float
+Steps = Generator[TrainingStep, None, TrainedWeights]  # a training that goes on when asked to, and ends with its result
 
 
 class Trainer(ABC):
@@ -117,8 +35,12 @@ class Trainer(ABC):
     dtype: torch.dtype
 
     @abstractmethod
+    def steps(self, task: TrainingTask) -> Steps:
+        """Train all copies together, a step each time the generator is asked: stop, look and go on as you like."""
+
+    @abstractmethod
     def train(self, task: TrainingTask, progress: bool = False) -> TrainedWeights:
-        """Train all copies together."""
+        """Train all copies together, to the end."""
 
 
 @dataclass(frozen=True)
@@ -161,14 +83,18 @@ class AcceleratedGD(Trainer):
         check_positive("AcceleratedGD", signal=self.signal, tol=self.tol, max_steps=self.max_steps)
 
     def train(self, task: TrainingTask, progress: bool = False) -> TrainedWeights:
-        """Train all copies together; copies that have converged leave the batch."""
+        """Train all copies together, to the end."""
+        return _to_the_end(self.steps(task), len(task.targets), self.max_steps, progress)
+
+    def steps(self, task: TrainingTask) -> Steps:
+        """Train all copies together, a step at a time; copies that have converged leave the batch."""
         start = time.perf_counter()
         signal = self.signal if self.signal is not None else (1e-4 if self.dtype == torch.float64 else 1e-2)
         size = task.targets.square().mean(dim=(1, 2)).sqrt()
         scale = torch.where(size > 0, signal * task.amplitude / size.clamp_min(torch.finfo(size.dtype).tiny), 1.0)
         task = task.scaled(scale)
         S, final = len(task.targets), task.initial(scale)
-        steps, accuracy, record = [self.max_steps] * S, [math.inf] * S, _Record(S)
+        steps, accuracy, record = [0] * S, [math.inf] * S, _Record(S)
         active = torch.arange(S, device=final.device)
         point, ahead = final.clone(), final.clone()  # where the copies are, and where momentum looks
         # Curvatures in units of 2β. A Ritz value is a lower bound; its residual says how far the true one can be above it.
@@ -178,50 +104,58 @@ class AcceleratedGD(Trainer):
         step = task.targets.new_full((S,), 0.5 / (task.beta * float(steepest)))
         momentum, last = torch.ones_like(step), torch.full_like(step, math.inf)
         anchor_loss = task.fit_error(torch.zeros_like(task.targets))
-        with tqdm(
-            total=self.max_steps, disable=not progress, desc=f"training {S} networks", leave=False, mininterval=0.5
-        ) as bar:
-            for count in range(1, self.max_steps + 1):
-                loss, gradient, certificate = _evaluate(task, ahead)
-                gradient.addmm_((gradient @ task.metric.v) * relief, task.metric.v.T, alpha=-1)
-                # Momentum starts over when the loss rises. A loss above that of θ0 means the step was too long for a network
-                # far from linear (large signals): back to θ0 with half the step.
-                lost = ~(loss <= 1.01 * anchor_loss) & (anchor_loss > 0)
-                restart = (loss > last) | lost
-                longer = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
-                factor = torch.where(restart, 0.0, (momentum - 1) / longer).unsqueeze(1)
-                momentum, last = torch.where(restart, 1.0, longer), torch.where(lost, math.inf, loss)
-                step = torch.where(lost, step / 2, step)
-                # In place, three arrays in turn: point ← new, ahead ← new + factor (new − point).
-                ahead.addcmul_(step.unsqueeze(1), gradient, value=-1)
-                if bool(lost.any()):
-                    ahead[lost], point[lost] = 0.0, 0.0
-                torch.sub(ahead, point, out=gradient)
-                point, ahead = ahead, point.copy_(ahead).addcmul_(factor, gradient)
-                record.add(count, active, loss)
-                bar.update()
-                done = (certificate <= self.tol) & ~lost
-                if count % 10 == 0 or count == self.max_steps:
-                    bar.set_postfix(error=f"{float(certificate.max()):.1e}")
-                    leaving = done if count < self.max_steps else torch.ones_like(done)
-                    for k, value in zip(active[leaving].tolist(), certificate[leaving].tolist(), strict=True):
-                        steps[k], accuracy[k] = count, value
-                    final[active[leaving]] = point[leaving]
-                    stay = ~leaving
-                    if not bool(stay.any()):
-                        break
-                    if bool(leaving.any()):
-                        active, step, momentum, last = active[stay], step[stay], momentum[stay], last[stay]
-                        anchor_loss, task, point, ahead = anchor_loss[stay], task.subset(stay), point[stay], ahead[stay]
+        count, note = 0, dict[str, str | int]()
+
+        def weights() -> TrainedWeights:
+            deltas = final.clone()
+            deltas[active] = point
+            taken, converged = [n or count for n in steps], [value <= self.tol for value in accuracy]
+            return TrainedWeights(deltas, scale, taken, converged, list(accuracy), list(record.losses),
+                                  time.perf_counter() - start)  # fmt: skip
+
+        for count in range(1, self.max_steps + 1):
+            loss, gradient, certificate = _evaluate(task, ahead)
+            gradient.addmm_((gradient @ task.metric.v) * relief, task.metric.v.T, alpha=-1)
+            # Momentum starts over when the loss rises. A loss above that of θ0 means the step was too long for a network
+            # far from linear (large signals): back to θ0 with half the step.
+            lost = ~(loss <= 1.01 * anchor_loss) & (anchor_loss > 0)
+            restart = (loss > last) | lost
+            longer = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
+            factor = torch.where(restart, 0.0, (momentum - 1) / longer).unsqueeze(1)
+            momentum, last = torch.where(restart, 1.0, longer), torch.where(lost, math.inf, loss)
+            step = torch.where(lost, step / 2, step)
+            # In place, three arrays in turn: point ← new, ahead ← new + factor (new − point).
+            ahead.addcmul_(step.unsqueeze(1), gradient, value=-1)
+            if bool(lost.any()):
+                ahead[lost], point[lost] = 0.0, 0.0
+            torch.sub(ahead, point, out=gradient)
+            point, ahead = ahead, point.copy_(ahead).addcmul_(factor, gradient)
+            record.add(count, active, loss)
+            done = (certificate <= self.tol) & ~lost
+            if count % 10 == 0 or count == self.max_steps:
+                note = {"error": f"{float(certificate.max()):.1e}"}
+                leaving = done if count < self.max_steps else torch.ones_like(done)
+                for k, value in zip(active[leaving].tolist(), certificate[leaving].tolist(), strict=True):
+                    steps[k], accuracy[k] = count, value
+                final[active[leaving]] = point[leaving]
+                stay = ~leaving
+                if not bool(stay.any()):
+                    break
+                if bool(leaving.any()):
+                    active, step, momentum, last = active[stay], step[stay], momentum[stay], last[stay]
+                    anchor_loss, task, point, ahead = anchor_loss[stay], task.subset(stay), point[stay], ahead[stay]
+            paused = time.perf_counter()
+            yield TrainingStep(count, note, weights)
+            start += time.perf_counter() - paused
         converged = [value <= self.tol for value in accuracy]
         if not all(converged):
             warnings.warn(
                 f"{converged.count(False)} of {S} networks stopped after {self.max_steps} steps at a relative accuracy of "
                 f"{max(accuracy):.1e}, not {self.tol:.1e}; raise max_steps, loosen tol, or use a smaller signal",
                 NumericalWarning,
-                stacklevel=2,
+                stacklevel=4,
             )
-        return TrainedWeights(final, scale, steps, converged, accuracy, record.losses, time.perf_counter() - start)
+        return weights()
 
 
 @dataclass(frozen=True)
@@ -260,7 +194,11 @@ class Adam(Trainer):
         check_positive("Adam", **rates, patience=self.patience, max_steps=self.max_steps)
 
     def train(self, task: TrainingTask, progress: bool = False) -> TrainedWeights:
-        """Train all copies together, each with its own patience."""
+        """Train all copies together, to the end."""
+        return _to_the_end(self.steps(task), len(task.targets), self.max_steps, progress)
+
+    def steps(self, task: TrainingTask) -> Steps:
+        """Train all copies together, a step at a time, each with its own patience."""
         start = time.perf_counter()
         scale = task.targets.new_full((len(task.targets),), self.signal)
         task = task.scaled(scale)
@@ -273,36 +211,53 @@ class Adam(Trainer):
         order = torch.argsort(torch.cat([mean.nonzero().flatten(), (~mean).nonzero().flatten()]))
         best, since = task.targets.new_full((S,), math.inf), torch.zeros(S, dtype=torch.long, device=task.x.device)
         steps = torch.zeros_like(since)
-        with tqdm(
-            total=self.max_steps, disable=not progress, desc=f"training {S} networks", leave=False, mininterval=0.5
-        ) as bar:
-            for count in range(1, self.max_steps + 1):
-                optimiser.zero_grad()
-                deltas = torch.cat([stacks[True], stacks[False]])[order]
-                loss = task.loss(deltas)
-                loss.sum().backward()
-                with torch.no_grad():
-                    running = since < self.patience
-                    better = running & (loss < best)
-                    best, since = torch.where(better, loss, best), torch.where(better, 0, since + 1)
-                    steps += running
-                    final[better] = deltas[better]
-                record.add(count, torch.arange(S), loss.detach())
-                bar.update()
-                if count % 100 == 0:
-                    bar.set_postfix(loss=f"{float(best.max()):.2e}", running=int(running.sum()))
-                if not bool((since < self.patience).any()):
-                    break
-                optimiser.step()
+        note = dict[str, str | int]()
+
+        def weights() -> TrainedWeights:
+            stopped = since >= self.patience
+            return TrainedWeights(final.clone(), scale, steps.tolist(), stopped.tolist(), best.tolist(), list(record.losses),
+                                  time.perf_counter() - start)  # fmt: skip
+
+        for count in range(1, self.max_steps + 1):
+            optimiser.zero_grad()
+            deltas = torch.cat([stacks[True], stacks[False]])[order]
+            loss = task.loss(deltas)
+            loss.sum().backward()
+            with torch.no_grad():
+                running = since < self.patience
+                better = running & (loss < best)
+                best, since = torch.where(better, loss, best), torch.where(better, 0, since + 1)
+                steps += running
+                final[better] = deltas[better]
+            record.add(count, torch.arange(S), loss.detach())
+            if count % 100 == 0:
+                note = {"loss": f"{float(best.max()):.2e}", "running": int(running.sum())}
+            paused = time.perf_counter()
+            yield TrainingStep(count, note, weights)
+            start += time.perf_counter() - paused
+            if not bool((since < self.patience).any()):
+                break
+            optimiser.step()
         stopped = since >= self.patience
         if not bool(stopped.all()):
             warnings.warn(
                 f"{int((~stopped).sum())} of {S} networks stopped after {self.max_steps} steps, improving; raise max_steps",
                 NumericalWarning,
-                stacklevel=2,
+                stacklevel=4,
             )
-        return TrainedWeights(final, scale, steps.tolist(), stopped.tolist(), best.tolist(), record.losses,
-                              time.perf_counter() - start)  # fmt: skip
+        return weights()
+
+
+def _to_the_end(steps: Steps, copies: int, most: int, progress: bool) -> TrainedWeights:
+    """All steps of a training, under a progress bar."""
+    with tqdm(total=most, disable=not progress, desc=f"training {copies} networks", leave=False, mininterval=0.5) as bar:
+        while True:
+            try:
+                step = next(steps)
+            except StopIteration as end:
+                return end.value
+            bar.update()
+            bar.set_postfix(dict(step.note), refresh=False)
 
 
 @dataclass
@@ -327,17 +282,12 @@ def _evaluate(task: TrainingTask, deltas: Float[Tensor, "S P"]) -> tuple[Tensor,
     errors = task.fit_error(change)
     (gradient,) = torch.autograd.grad(errors.sum(), leaf)
     with torch.no_grad():
-        loss = errors + task.beta * _squares(deltas)
+        loss = errors + task.beta * squares(deltas)
         gradient.add_(deltas, alpha=2 * task.beta)
         energy = (task.weights * task.targets * change).sum(dim=(1, 2)).clamp_min(0)
         # A target that the network cannot follow (zero, or outside the range of J) has an answer of zero: accuracy is then
         # relative to the target itself.
         floor = 1e-6 * (task.weights * task.targets.square()).sum(dim=(1, 2))
-        excess = _squares(gradient) * len(task.x) / (4 * task.beta)
+        excess = squares(gradient) * len(task.x) / (4 * task.beta)
         certificate = torch.where(floor > 0, (excess / torch.maximum(energy, floor)).sqrt(), 0.0)
     return loss, gradient, certificate.nan_to_num(nan=math.inf)
-
-
-def _squares(stack: Float[Tensor, "S P"]) -> Float[Tensor, "S"]:
-    # A norm makes one pass without an intermediate of the stack's size.
-    return torch.linalg.vector_norm(stack, dim=1).square()

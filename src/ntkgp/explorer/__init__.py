@@ -1,0 +1,1 @@
+"""The explorer in the browser, ``ntkgp explore``: comes with the extra ``ntkgp[app]``."""
