@@ -17,12 +17,13 @@ from ntkgp.explorer.compute import Answer, Memory, answer
 from ntkgp.explorer.controls import TEXT_SHEET, Controls
 from ntkgp.explorer.data_view import DataPanel
 from ntkgp.explorer.share import LONGEST_LINK, SharePanel, uploaded
-from ntkgp.explorer.state import State, StateError, start
+from ntkgp.explorer.state import State, StateError, rounded, start
 from ntkgp.explorer.training import Trained, Training
 from ntkgp.explorer.views import Playground
 from ntkgp.explorer.your_data import DataModel
 
 PATIENCE = 8  # ms in which changes gather before they are answered: a slider in motion sends many
+LATER = 120  # ms by which the smaller panels follow: the posterior is what the eye is on
 SETTLED = 800  # ms without a change after which the link follows
 SLICE = 0.05  # s of training between two looks at it
 PAGE = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
@@ -57,7 +58,7 @@ class Page:
         self.trained: Trained | None = None
         self.ticking: Any = None
         self.updates, self.settling = 0, None
-        self.pending = self.new_frame = self.writing = False
+        self.pending = self.new_frame = self.later = self.writing = False
         self.views, self.controls, self.table, self.share = Playground(), Controls(), DataPanel(), SharePanel()
         div: dict[str, Any] = {"stylesheets": [TEXT_SHEET], "sizing_mode": "stretch_width"}
         self.message, self.status, self.legend, self.progress = (
@@ -123,13 +124,18 @@ class Page:
 
     def _soon(self, action: Callable[[], None]) -> None:
         """After what the browser has sent along: the name of a file follows its content."""
-        self.doc.add_timeout_callback(self._guarded(action), PATIENCE)
+        self.doc.add_timeout_callback(self._guarded(action, by_hand=False), PATIENCE)
 
-    def _guarded(self, action: Callable[[], None]) -> Callable[..., None]:
-        """Whatever goes wrong in an action is said in the page, and the page goes on."""
+    def _guarded(self, action: Callable[[], None], by_hand: bool = True) -> Callable[..., None]:
+        """Whatever goes wrong in an action is said in the page, and the page goes on.
+
+        What is said stays until somebody does something else; what happens by itself does not wipe it away.
+        """
 
         def guarded(*_event: Any) -> None:
-            before, self.errors = self.errors, []
+            before = list(self.errors)
+            if by_hand:
+                self.errors = []
             try:
                 action()
             except ValueError as error:  # of the library, the state and the table: written for people
@@ -137,9 +143,8 @@ class Page:
             except Exception as error:
                 log.exception("an action of the page failed")
                 self.errors = [f"{type(error).__name__}: {error}. The page goes on; please report what you did."]
-            if self.errors:
-                self._write()
             if self.errors != before:
+                self._write()
                 self._say()
 
         return guarded
@@ -156,8 +161,7 @@ class Page:
 
     def _read_points(self) -> None:
         data = self.views.points.data
-        points = tuple((round(float(x), 4), round(float(y), 4)) for x, y in zip(data["x"], data["y"], strict=True))
-        self._change(replace(self.state, points=points))
+        self._change(replace(self.state, points=rounded(data["x"], data["y"])))
 
     def _add(self) -> None:
         x, y = self.controls.x.value, self.controls.y.value
@@ -188,14 +192,23 @@ class Page:
         self.answer = answer(self.state, self.memory)
         if self.run is not None:
             self.run.ask(self.state, self.answer)
-        self._show(new_frame)
+        self._show(new_frame, panels=False)
+        if not self.later:
+            self.later = True
+            self.doc.add_timeout_callback(self._guarded(self._show_panels, by_hand=False), LATER)
         if self.settling is not None:
             self.doc.remove_timeout_callback(self.settling)
-        self.settling = self.doc.add_timeout_callback(self._guarded(self._settle), SETTLED)
+        self.settling = self.doc.add_timeout_callback(self._guarded(self._settle, by_hand=False), SETTLED)
 
-    def _show(self, new_frame: bool = False) -> None:
+    def _show_panels(self) -> None:
+        self.later = False
+        self.views.show_panels(self.answer, self.state)
+
+    def _show(self, new_frame: bool = False, panels: bool = True) -> None:
         self.updates += 1
         self.views.show(self.answer, self.state)
+        if panels:
+            self._show_panels()
         if new_frame:
             self.views.frame(self.answer, self.state)
         self._write()
@@ -227,7 +240,7 @@ class Page:
                 self._forget()
                 self.answer = answer(self.state, self.memory)
                 self.run = Training(self.state, self.answer)
-            self.ticking = self.doc.add_periodic_callback(self._guarded(self._tick), 40)
+            self.ticking = self.doc.add_periodic_callback(self._guarded(self._tick, by_hand=False), 40)
         self._say_training()
 
     def _tick(self) -> None:

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -151,7 +151,7 @@ class State:
 
     def with_point(self, x: float, y: float) -> "State":
         """One more point."""
-        return replace(self, points=(*self.points, (round(x, 4), round(y, 4))))
+        return replace(self, points=(*self.points, *rounded([x], [y])))
 
     def without_point(self, index: int) -> "State":
         """One point less."""
@@ -169,8 +169,13 @@ def start(problem: str = "paper", seed: int = 0) -> State:
         return State(problem=problem, seed=seed)
     toy = TOYS[problem]
     x, y = toy.draw(torch.Generator().manual_seed(seed))
-    points = tuple((round(a, 4), round(b, 4)) for a, b in zip(x[:, 0].tolist(), y.tolist(), strict=True))
+    points = rounded(x[:, 0].tolist(), y.tolist())
     return State(points=points, problem=problem, noise_var=round(toy.noise_std**2, 6), seed=seed)
+
+
+def rounded(x: Iterable[float], y: Iterable[float]) -> tuple[tuple[float, float], ...]:
+    """Points as a state has them: to four decimals, which no eye tells apart and no link needs more of."""
+    return tuple((round(float(a), 4), round(float(b), 4)) for a, b in zip(x, y, strict=True))
 
 
 def check_fields(record: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ntkgp.explorer.colours import DASHES, LIGHT, Palette, ramp
 from ntkgp.explorer.compute import GRID, Answer
-from ntkgp.explorer.state import HIGH, LOW, MOST_POINTS, State
+from ntkgp.explorer.state import HIGH, LOW, MOST_POINTS, State, rounded
 from ntkgp.explorer.training import Trained
 
 TOOLS = "wheel_zoom,reset,save"
@@ -117,7 +117,7 @@ class Playground:
         return made
 
     def show(self, answer: Answer, state: State) -> None:
-        """Everything that follows from an answer; the points are left alone, they may be in somebody's hand."""
+        """The posterior; the points are left alone, they may be in somebody's hand."""
         x, mean = _numbers(answer.x), _numbers(answer.mean)
         deviations = {
             "epistemic": answer.variance, "total": answer.variance + state.noise_var, "exact": answer.exact,
@@ -134,13 +134,15 @@ class Playground:
             for renderer in renderers:
                 renderer.visible = layer == "mean" or layer in state.shown
         self.probe.location = state.probe
-        self._show_spectrum(answer, state)
+
+    def show_panels(self, answer: Answer, state: State) -> None:
+        """The spectrum and the predictors."""
+        x = _numbers(answer.x)
         columns = [column.tolist() for column in answer.predictors[:GRID].T]
         self.columns.data = {
             "xs": [x.tolist()] * len(columns), "ys": columns, "colour": ramp(self.palette, len(columns)),
         }  # fmt: skip
 
-    def _show_spectrum(self, answer: Answer, state: State) -> None:
         values = answer.eigenvalues.numpy()
         # What rounding leaves of a zero would stretch the axis for nothing.
         values = np.maximum(values, 1e-12 * values.max(initial=1e-12))
@@ -150,10 +152,10 @@ class Playground:
         self.kept.location = answer.rank + 0.5
 
     def show_points(self, state: State) -> None:
-        """The points of the state, where the page has others. As lists: the drawing tool appends to them."""
-        now = {"x": [x for x, _ in state.points], "y": [y for _, y in state.points]}
-        if now != {name: list(column) for name, column in self.points.data.items()}:
-            self.points.data = now
+        """The points of the state, unless they are those of the page: one of them may be in somebody's hand."""
+        if rounded(self.points.data["x"], self.points.data["y"]) != state.points:
+            # As lists: the drawing tool appends to them.
+            self.points.data = {"x": [x for x, _ in state.points], "y": [y for _, y in state.points]}
 
     def frame(self, answer: Answer, state: State) -> None:
         """Set the vertical range to what there is to see; afterwards it stays, so that points do not run from the hand."""
