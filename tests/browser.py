@@ -30,17 +30,29 @@ window.deep = (selector, root = document) => {
 window.M = (name) => Bokeh.documents[0].get_model_by_name(name)
 window.V = (name) => Bokeh.index.find_one(window.M(name))
 """
-# From setting a value to the frame after which the new numbers and curves are on screen, in ms, for each value.
+# From setting a value, in ms: to the document having the new numbers, to the plot having painted the new curves, and to the
+# frame after both.
 MEASURE = """
 const [name, prop, values, done] = arguments
-const status = M("status")
+const status = M("status"), band = M("band"), view = V("main"), paint = view._actual_paint
 const once = (value) => new Promise((resolve) => {
-  const begin = performance.now()
-  const seen = () => {
-    status.properties.text.change.disconnect(seen)
-    requestAnimationFrame(() => requestAnimationFrame(() => resolve(performance.now() - begin)))
+  const begin = performance.now(), since = () => performance.now() - begin
+  let fresh = false, updated = null, painted = null
+  const finish = () => {
+    if (updated === null || painted === null) return
+    status.properties.text.change.disconnect(numbers)
+    delete view._actual_paint
+    requestAnimationFrame(() => resolve([updated, Math.max(updated, painted), since()]))
   }
-  status.properties.text.change.connect(seen)
+  const curves = () => { fresh = true; band.properties.data.change.disconnect(curves) }
+  const numbers = () => { updated ??= since(); finish() }
+  band.properties.data.change.connect(curves)
+  status.properties.text.change.connect(numbers)
+  view._actual_paint = function (...rest) {
+    const result = paint.apply(this, rest)
+    if (fresh) { painted ??= since(); finish() }
+    return result
+  }
   M(name)[prop] = value
 })
 const all = async () => {
@@ -149,8 +161,8 @@ class Browser:
             "return Object.fromEntries(Object.entries(M(arguments[0]).data).map(([k, v]) => [k, Array.from(v)]))", model
         )
 
-    def latency(self, name: str, values: list[Any], prop: str = "value") -> list[float]:
-        """Milliseconds from a change to the picture of its answer."""
+    def latency(self, name: str, values: list[Any], prop: str = "value") -> list[tuple[float, float, float]]:
+        """Milliseconds from each change to the new numbers, to the new picture, and to the frame after it."""
         return self.driver.execute_async_script(MEASURE, name, prop, values)
 
     def complaints(self) -> list[str]:

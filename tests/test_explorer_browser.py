@@ -28,7 +28,7 @@ from selenium.webdriver.common.keys import Keys  # noqa: E402
 from ntkgp.explorer import your_data  # noqa: E402
 from ntkgp.explorer.compute import GRID, answer  # noqa: E402
 from ntkgp.explorer.csv_table import parse  # noqa: E402
-from ntkgp.explorer.state import State, start  # noqa: E402
+from ntkgp.explorer.state import State, rounded, start  # noqa: E402
 
 pytestmark = pytest.mark.skipif(browser.MISSING is not None, reason=str(browser.MISSING))
 
@@ -61,13 +61,17 @@ def link(state: State) -> str:
 
 
 def state_of(page: Any) -> State:
-    """What the page would share, once its link has followed."""
-    shared, since = "", time.monotonic()
-    while time.monotonic() - since < 1.5:
-        if (now := page.script("return M('link').value")) != shared:
-            shared, since = now, time.monotonic()
-        time.sleep(0.05)
-    return State.from_link(shared.split("state=")[1])
+    """What the page shares, once its link has followed the numbers and points shown."""
+
+    def followed() -> State | None:
+        state = State.from_link(page.script("return M('link').value").split("state=")[1])
+        points = page.data("points")
+        same = state.points == rounded(points["x"], points["y"]) and min(state.rank, len(state.points)) == page.value("rank")
+        return (
+            state if same and f"{state.noise_var:.5g} {state.tail}" == f"{page.number('noise')} {page.number('tail')}" else None
+        )
+
+    return page.until(followed)
 
 
 def referee(state: State) -> oracle.Oracle:
@@ -172,7 +176,7 @@ def test_a_point_follows_the_hand_and_goes_when_told(page: Any):
 
 @pytest.mark.parametrize("what", ["noise_var", "rank", "points"])
 def test_a_change_is_on_screen_within_150_ms(page: Any, what: str, record_property: Any):
-    """N = 30, width 512. Measured inside the page, from the change to the frame that shows its answer."""
+    """N = 30, width 512. Measured inside the page: from the change until numbers and curves of its answer are painted."""
     g = torch.Generator().manual_seed(0)
     xy = torch.stack([torch.rand(30, generator=g) * 8 - 4, torch.randn(30, generator=g)], dim=1)
     state = replace(start(), points=tuple((round(x, 3), round(y, 3)) for x, y in xy.tolist()))
@@ -189,11 +193,14 @@ def test_a_change_is_on_screen_within_150_ms(page: Any, what: str, record_proper
         else:
             values = [{"x": [*x[:-1], 0.01 + shift + 0.1 * k], "y": [*y[:-1], 0.1 * k]} for k in range(21)]
             times = page.latency("points", values, "data")
-        medians.append(statistics.median(times))
+        updated, painted, framed = (statistics.median(column) for column in zip(*times, strict=True))
+        medians.append(painted)
+        load = os.getloadavg()[0] / (os.cpu_count() or 1)
+        print(f"{what}: medians of {len(times)}: numbers {updated:.0f}, painted {painted:.0f}, next frame {framed:.0f} ms; "
+              f"{load:.1f} jobs a core")  # fmt: skip
         if medians[-1] <= 150:
             break
     record_property("median_ms", min(medians))
-    print(f"{what}: median {medians[-1]:.0f} ms of {len(times)}, attempts {[round(m) for m in medians]}")
     assert min(medians) <= 150
     assert_shown(page, state_of(page))
 
@@ -207,9 +214,9 @@ def test_networks_train_live_and_arrive_at_the_analytic_band(page: Any):
     assert page.value("std_error") < 0.02
     expected = answer(replace(SMALL, width=256))
     band = page.data("trained_band")
-    reach = 2 * expected.variance[:GRID].sqrt()
-    assert oracle.error(torch.tensor(band["mean"]), expected.mean[:GRID]) < 0.02
-    assert oracle.error(torch.tensor(band["high"]) - torch.tensor(band["mean"]), reach) < 0.02
+    mean, high = torch.tensor(band["y"][:GRID]), torch.tensor(band["y"][-GRID:])  # one line: mean, low and high
+    assert oracle.error(mean, expected.mean[:GRID]) < 0.02
+    assert oracle.error(high - mean, 2 * expected.variance[:GRID].sqrt()) < 0.02
     page.set("noise_var", 0.0)  # another problem: those networks are of no use to it
     page.until(lambda: page.number("stage") is None)
     assert page.script("return M('trained_band').data.x.length") == 0
@@ -237,7 +244,7 @@ def test_what_is_exported_restores_the_page(page: Any, tmp_path: Path, monkeypat
         old.unlink()
     state = replace(SMALL, rank=3)
     page.open(link(state))
-    band = page.data("band")
+    band, edges = page.data("band"), page.data("edges")
     for kind in ("png", "svg", "py", "json"):
         page.click(f"export_{kind}")
         page.until(lambda kind=kind: (page.downloads / f"ntkgp-explorer.{kind}").exists())
@@ -252,7 +259,7 @@ def test_what_is_exported_restores_the_page(page: Any, tmp_path: Path, monkeypat
     assert (tmp_path / "posterior.png").exists()
     p = session["p"]
     assert torch.tensor(band["mean"]).double() == pytest.approx(p.mean, rel=1e-5, abs=1e-5)
-    assert torch.tensor(band["upper_high"]) == pytest.approx(p.mean + 2 * p.upper.sqrt(), rel=1e-5, abs=1e-5)
+    assert torch.tensor(edges["upper"][-GRID:]) == pytest.approx(p.mean + 2 * p.upper.sqrt(), rel=1e-5, abs=1e-5)
     assert json.loads(files["json"])["rank"] == 3
     shown = {key: page.number(key) for key in ("points", "noise", "rank", "mean", "exact", "upper", "paper")}
     shared = page.script("return M('link').value")

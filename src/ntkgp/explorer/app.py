@@ -203,6 +203,7 @@ class Page:
     def _show_panels(self) -> None:
         self.later = False
         self.views.show_panels(self.answer, self.state)
+        self.controls.list_points(self.state)
 
     def _show(self, new_frame: bool = False, panels: bool = True) -> None:
         self.updates += 1

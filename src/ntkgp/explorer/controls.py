@@ -115,6 +115,9 @@ class Controls:
             there = getattr(control.widget, control.prop)
             if there is None or control.read(there) != getattr(state, control.field):
                 setattr(control.widget, control.prop, shown)
+
+    def list_points(self, state: State) -> None:
+        """The points to choose from. Nobody should be listening."""
         options = [(str(k), f"{k + 1}: x = {x:g}, y = {y:g}") for k, (x, y) in enumerate(state.points)]
         self.chosen.options = options or [("", "–")]  # pyright: ignore[reportAttributeAccessIssue]
         if self.chosen.value not in dict(options):

@@ -13,7 +13,8 @@ from ntkgp.explorer.state import HIGH, LOW, MOST_POINTS, State, rounded
 from ntkgp.explorer.training import Trained
 
 TOOLS = "wheel_zoom,reset,save"
-EDGES = ("epistemic", "total", "exact", "upper", "lower", "paper")
+AREAS = ("epistemic_low", "epistemic_high", "total_low", "total_high")
+EDGES = ("exact", "upper", "lower", "paper")
 
 
 def plain_figure(name: str, title: str, x: str, y: str, height: int = 250, **options: Any) -> Any:
@@ -23,6 +24,7 @@ def plain_figure(name: str, title: str, x: str, y: str, height: int = 250, **opt
         background_fill_alpha=0, border_fill_alpha=0, outline_line_color=None, tools=TOOLS, toolbar_location="above",
         html_attributes={"role": "img", "aria-label": title}, min_width=240, **options,
     )  # fmt: skip
+    made.axis.minor_tick_line_color = None  # little to see, much to draw
     made.toolbar.logo = None
     made.toolbar.autohide = True
     return made
@@ -34,11 +36,10 @@ class Playground:
     def __init__(self):
         self.palette = LIGHT
         self.points = ColumnDataSource({"x": [], "y": []}, name="points")
-        self.band = ColumnDataSource(
-            name="band", data={"x": [], "mean": [], **{f"{e}_{side}": [] for e in EDGES for side in ("low", "high")}}
-        )
+        self.band = ColumnDataSource({name: [] for name in ("x", "mean", *AREAS)}, name="band")
+        self.edges = ColumnDataSource({name: [] for name in ("x", *EDGES)}, name="edges")
         self.samples = ColumnDataSource({"xs": [], "ys": []})
-        self.trained = ColumnDataSource({"x": [], "mean": [], "low": [], "high": []}, name="trained_band")
+        self.trained = ColumnDataSource({"x": [], "y": []}, name="trained_band")
         self.eigenvalues = ColumnDataSource({"k": [], "value": [], "alpha": []})
         self.columns = ColumnDataSource({"xs": [], "ys": [], "colour": []})
         self.trained_columns = ColumnDataSource({"xs": [], "ys": []})
@@ -69,15 +70,10 @@ class Playground:
         }
         for layer, edges in {"paper": ["paper"], "bracket": ["upper", "lower"], "exact": ["exact"]}.items():
             self.parts[layer] = [
-                made.line("x", f"{edge}_{side}", source=self.band, line_dash=DASHES[edge], line_width=1.6)
-                for edge in edges
-                for side in ("low", "high")
+                made.line("x", edge, source=self.edges, line_dash=DASHES[edge], line_width=1.6) for edge in edges
             ]
         self.parts["mean"] = [made.line("x", "mean", source=self.band, line_width=2.4)]
-        self.parts["trained"] = [
-            made.line("x", column, source=self.trained, line_dash=DASHES["trained"], line_width=2.4)
-            for column in ("mean", "low", "high")
-        ]
+        self.parts["trained"] = [made.line("x", "y", source=self.trained, line_dash=DASHES["trained"], line_width=2.4)]
         self.dots = made.scatter("x", "y", source=self.points, size=11, line_width=1.5, line_color="white")
         self.dots.nonselection_glyph = None  # a selected point does not pale the others
         self.dots.selection_glyph = self.dots.glyph.clone(size=16)
@@ -119,15 +115,12 @@ class Playground:
     def show(self, answer: Answer, state: State) -> None:
         """The posterior; the points are left alone, they may be in somebody's hand."""
         x, mean = _numbers(answer.x), _numbers(answer.mean)
-        deviations = {
-            "epistemic": answer.variance, "total": answer.variance + state.noise_var, "exact": answer.exact,
-            "upper": answer.upper, "lower": answer.lower, "paper": answer.paper,
-        }  # fmt: skip
         band = {"x": x, "mean": mean}
-        for name, variance in deviations.items():
-            reach = 2 * _numbers(variance.sqrt())
-            band[f"{name}_low"], band[f"{name}_high"] = mean - reach, mean + reach
+        for name, variance in (("epistemic", answer.variance), ("total", answer.variance + state.noise_var)):
+            band[f"{name}_low"], band[f"{name}_high"] = _sides(mean, variance)
         self.band.data = band
+        edges = {name: _joined(*_sides(mean, getattr(answer, name))) for name in EDGES}
+        self.edges.data = {"x": _joined(x, x), **edges}
         curves = [row[:GRID].tolist() for row in answer.samples]
         _put(self.samples, {"xs": [x.tolist()] * len(curves), "ys": curves})
         for layer, renderers in self.parts.items():
@@ -173,13 +166,12 @@ class Playground:
     def show_trained(self, now: Trained | None) -> None:
         """The band and the predictors of networks in training; None takes them away."""
         if now is None:
-            self.trained.data = {"x": [], "mean": [], "low": [], "high": []}
+            self.trained.data = {"x": [], "y": []}
             self.trained_columns.data = {"xs": [], "ys": []}
             self.errors.data = {"step": [], "mean": [], "std": []}
             return
         x, mean = np.asarray(self.band.data["x"]), _numbers(now.mean)
-        reach = 2 * _numbers(now.variance.sqrt())
-        self.trained.data = {"x": x, "mean": mean, "low": mean - reach, "high": mean + reach}
+        self.trained.data = {"x": _joined(x, x, x), "y": _joined(mean, *_sides(mean, now.variance))}
         columns = [column.tolist() for column in now.predictors[:GRID].T]
         self.trained_columns.data = {"xs": [x.tolist()] * len(columns), "ys": columns}
         tiny = 1e-12  # a logarithmic axis has no zero
@@ -212,7 +204,7 @@ def restyle(made: Any, palette: Palette) -> None:
     made.title.text_color = palette.text
     for axis in made.axis:
         axis.axis_label_text_color = axis.major_label_text_color = palette.text
-        axis.axis_line_color = axis.major_tick_line_color = axis.minor_tick_line_color = palette.text
+        axis.axis_line_color = axis.major_tick_line_color = palette.text
     for grid in made.grid:
         grid.grid_line_color = palette.grid
     for legend in made.legend:
@@ -223,6 +215,17 @@ def _put(source: ColumnDataSource, data: dict[str, Any]) -> None:
     """New data, sent to the browser only where they differ."""
     if not all(np.array_equal(source.data[name], column) for name, column in data.items()):
         source.data = data
+
+
+def _sides(mean: np.ndarray, variance: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Two standard deviations below and above."""
+    reach = 2 * _numbers(variance.sqrt())
+    return mean - reach, mean + reach
+
+
+def _joined(*curves: np.ndarray) -> np.ndarray:
+    """Several curves as one line with gaps: each line costs the browser, however short."""
+    return np.concatenate([part for curve in curves for part in (curve, [np.nan])][:-1])
 
 
 def _numbers(values: Tensor) -> np.ndarray:
