@@ -8,10 +8,8 @@ import io
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -47,7 +45,7 @@ def shot(page: Browser) -> Image.Image:
 
 
 def save(picture: Image.Image, name: str) -> None:
-    picture.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(OUT / name, optimize=True)
+    picture.save(OUT / name, optimize=True)
     print(f"{name}: {picture.size}, {(OUT / name).stat().st_size / 1e3:.0f} kB")
 
 
@@ -134,12 +132,9 @@ def story(page: Browser) -> list[tuple[Image.Image, int]]:
     slide("noise_var", [-0.5 - 0.25 * k for k in range(1, 7)])
     slide("rank", list(range(3, 8)), wait=550, last=1500)
     page.set("rank", 4)
-    page.set("trainer", "adam")
-    page.script("M('trainer').value = 'accelerated'")
     page.click("train")
     page.script("window.scrollTo(0, 0)")
-    watch: Callable[[], Any] = lambda: "done" in (page.number("stage") or "")  # noqa: E731
-    while not watch() and len(frames) < 60:
+    while "done" not in (page.number("stage") or "") and len(frames) < 60:
         frame(160)
     frame(2500)
     return frames

@@ -22,6 +22,7 @@ from ntkgp.explorer.state import HIGH, LAYERS, LOW, NORMALISATIONS, PROBLEMS, RA
 SHEET = """
 :host { color: var(--text); font: inherit; }
 .bk-input, select.bk-input { background-color: var(--field); color: var(--text); border-color: var(--line); min-height: 36px; }
+select.bk-input { background-image: var(--caret) !important; }
 .bk-input:focus, .bk-btn:focus, .noUi-handle:focus { outline: 2px solid var(--accent); outline-offset: 1px; }
 .bk-btn, .bk-btn-default { background: var(--field); color: var(--text); border-color: var(--line); min-height: 36px; }
 .bk-btn:hover { border-color: var(--accent); }
@@ -38,7 +39,7 @@ input[type="file"]::file-selector-button { background: var(--field); color: var(
 input[type="checkbox"], input[type="radio"] { accent-color: var(--accent); width: 18px; height: 18px; }
 """
 TEXT_SHEET = """
-:host { color: var(--text); font: inherit; }
+:host { color: var(--text); font: 15px/1.45 system-ui, sans-serif; }
 .bk-clearfix { width: 100%; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 16px; padding: 2px 6px; font-size: 0.85rem; }
 .legend span { display: inline-flex; align-items: center; gap: 6px; white-space: nowrap; }
