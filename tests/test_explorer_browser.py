@@ -233,7 +233,7 @@ def test_the_paper_s_trainer_trains_stops_and_resumes(page: Any):
     time.sleep(0.8)
     assert page.value("step") == step
     page.click("train")  # resume
-    page.until(lambda: page.number("step") and page.value("step") >= step + 60, 60)
+    page.until(lambda: page.number("step") and page.value("step") >= step + 25, 60)
     assert page.value("mean_error") < first
     page.click("again")
     page.until(lambda: page.number("stage") is None)

@@ -246,7 +246,8 @@ def tail_targets(spectrum: Spectrum, rank: int, tail: int, noise: float, generat
     s = (spectrum.values / noise).sqrt()
     u = spectrum.vectors
     head = PartialSVD(u[:, :rank], s[:rank], u[:, :rank], torch.zeros_like(s[:rank]), True, 0)
-    return ntkgp.TightCovariance().tail_targets(Operator.of((u * s) @ u.T), head, tail, generator)
+    z, draws = (torch.randn(len(u), tail, dtype=u.dtype, generator=generator) for _ in range(2))
+    return ntkgp.TightCovariance().tail_targets(Operator.of((u * s) @ u.T), head, z, draws)
 
 
 def samples(kernels: Kernels, spectrum: Spectrum, y: Float[Tensor, "N"], state: State) -> Float[Tensor, "S M"]:

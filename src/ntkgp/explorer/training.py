@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from torch import Tensor
 
 import ntkgp
 from ntkgp._types import NumericalWarning
-from ntkgp.covariance import CovariancePlan, plan_covariance
+from ntkgp.covariance import plan_covariance
 from ntkgp.explorer.compute import GRID, Answer, data, network, queries
 from ntkgp.explorer.state import State, StateError
 from ntkgp.predictors import NetworkPredictors, training_task
@@ -58,7 +58,8 @@ class Training:
         x, y = data(state)
         problem = pose(network(state), x, y, noise_var=state.noise_var, dtype=torch.float64)
         found = plan_covariance(problem, answer.rank, 0, ntkgp.DenseSVD(), ntkgp.TightCovariance())
-        self.plan = CovariancePlan(problem, found.svd, found.estimate, answer.tail)
+        # What the tail was drawn from serves updates alone, which the page does not make.
+        self.plan = replace(found, tail=answer.tail, noise=torch.zeros_like(answer.tail))
         targets = torch.cat([problem.residual.unsqueeze(1), self.plan.targets], dim=1)
         roles = ["mean"] + ["covariance"] * (targets.shape[1] - 1)
         trainer = _trainer(state)
