@@ -85,12 +85,17 @@ def train_predictors(
     `head` is a partial SVD of the whitened Jacobian, of any rank: it gives the trainer its step and metric. `start` are
     displacements to start from, for the targets as they are.
     """
-    task = training_task(problem, targets, roles, head, trainer.dtype)
+    task = training_task(problem, targets, roles, head, trainer.dtype, start)
     return NetworkPredictors(task.copies, trainer.train(task, progress))
 
 
 def training_task(
-    problem: Problem, targets: Float[Tensor, "NC S"], roles: list[str], head: PartialSVD, dtype: torch.dtype
+    problem: Problem,
+    targets: Float[Tensor, "NC S"],
+    roles: list[str],
+    head: PartialSVD,
+    dtype: torch.dtype,
+    start: Float[Tensor, "S P"] | None = None,
 ) -> TrainingTask:
     """What `train_predictors` trains, for a trainer of this dtype."""
     network = problem.network.to(dtype)
