@@ -180,7 +180,7 @@ def test_the_file_is_plain(path: Path):
     with safe_open(path, framework="pt") as file:
         about = json.loads(file.metadata()["ntkgp"])
         assert {"x", "residual", "noise_std", "factor", "alpha"} < set(file.keys())
-    assert about["format"] == 1
+    assert about["format"] == archive.FORMAT
     assert about["kind"] == "exact"
     assert about["versions"] == {"ntkgp": ntkgp.__version__, "torch": torch.__version__}
     assert about["facts"]["user_dtype"] == "float32"
@@ -356,10 +356,12 @@ def test_files_of_the_future(path: Path, monkeypatch: pytest.MonkeyPatch):
     archive.write(path, "a new kind", posterior.state())
     with pytest.raises(ValueError, match=f"{path.name} holds a posterior of kind 'a new kind'.*update ntkgp"):
         ntkgp.load(path, case.module())
-    monkeypatch.setattr(archive, "FORMAT", 2)
+    monkeypatch.setattr(archive, "FORMAT", archive.FORMAT + 1)
     posterior.save(path)
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=f"{path.name} has format 2 .*expected 1.*update ntkgp"):
+    with pytest.raises(
+        ValueError, match=f"{path.name} has format {archive.FORMAT + 1} .*expected {archive.FORMAT}.*update ntkgp"
+    ):
         ntkgp.load(path, case.module())
 
 

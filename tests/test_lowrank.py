@@ -30,7 +30,7 @@ def rank_of(case: Case) -> int:
 @pytest.fixture
 def choose(monkeypatch: pytest.MonkeyPatch, side: str) -> str:
     """Look for the head on one side, whichever would be cheaper."""
-    monkeypatch.setattr(lowrank, "_kernel_side", lambda problem, columns: side == "kernel")
+    monkeypatch.setattr(lowrank, "kernel_side", lambda problem, columns: side == "kernel")
     return side
 
 
@@ -97,7 +97,7 @@ def test_rtol_out_of_reach_says_what_was_reached():
 def test_the_side_is_chosen_by_counted_cost(name: str, columns: int, kernel: bool):
     """12 points and 329 parameters against 40 points and 8."""
     problem = fitted(by_name(name), ntkgp.LowRank(rank=2)).problem
-    assert lowrank._kernel_side(problem, columns) == kernel
+    assert lowrank.kernel_side(problem, columns) == kernel
     assert fitted(by_name(name), ntkgp.LowRank(rank=columns)).side == ("kernel" if kernel else "weights")
 
 
@@ -105,8 +105,8 @@ def test_growing_keeps_what_was_found():
     problem = fitted(by_name("paper mlp"), ntkgp.LowRank(rank=4)).problem
     svd, g = ntkgp.RandomizedSVD(power=2, tol=None), torch.Generator().manual_seed(0)
     bar = lowrank.tqdm(disable=True)
-    small = lowrank._grow(problem, None, 4, svd, False, g, bar)
-    large = lowrank._grow(problem, small, 8, svd, False, g, bar)
+    small = lowrank.grow(problem, None, 4, svd, False, g, bar)
+    large = lowrank.grow(problem, small, 8, svd, False, g, bar)
     torch.testing.assert_close(large.v @ (large.v.T @ small.v), small.v)
     torch.testing.assert_close(large.v.T @ large.v, torch.eye(8).double())
     torch.testing.assert_close(problem.normal(large.v), large.image)
@@ -117,7 +117,7 @@ def test_batches_give_the_same_posterior(kept: bool, monkeypatch: pytest.MonkeyP
     case = by_name("two outputs")
     if not kept:
         monkeypatch.setattr(tangent_module, "free_bytes", lambda device: 0)
-    monkeypatch.setattr(lowrank, "_kernel_side", lambda problem, columns: False)
+    monkeypatch.setattr(lowrank, "kernel_side", lambda problem, columns: False)
     whole = fitted(case, ntkgp.LowRank(rank=6, tail=3, solver=TIGHT))
     loader = DataLoader(TensorDataset(case.x, case.y), batch_size=5)
     options = {"noise_var": case.noise_var, "method": ntkgp.LowRank(rank=6, tail=3, solver=TIGHT)}

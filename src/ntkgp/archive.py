@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import metadata
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 T = TypeVar("T")
-FORMAT = 1
+FORMAT = 2
 BLANK = "0" * 64  # where the sha256 will stand
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
 
@@ -43,6 +43,8 @@ class State:
         for name, part in parts.items():
             if isinstance(part, Tensor):
                 state.tensors[name] = part
+            elif isinstance(part, torch.dtype):
+                state.facts[name] = str(part).removeprefix("torch.")
             elif is_dataclass(part):
                 inner = cls.of(**{f"{name}.{f.name}": getattr(part, f.name) for f in fields(part)})
                 state.tensors.update(inner.tensors)
@@ -88,8 +90,13 @@ class State:
 
     def build(self, kind: type[T], name: str, dtype: torch.dtype | None = None, **shapes: str) -> T:
         """A dataclass that :meth:`of` took apart: the fields in `shapes` are tensors, the others facts of their own type."""
-        parts = {f.name: self.tensor(f"{name}.{f.name}", shapes[f.name], dtype) if f.name in shapes
-                 else self.fact(f"{name}.{f.name}", f.type) for f in fields(kind)}  # fmt: skip # pyright: ignore
+        parts = {}
+        for f in fields(kind):  # pyright: ignore[reportArgumentType]
+            full, kinds = f"{name}.{f.name}", get_args(f.type) or (f.type,)
+            if f.name in shapes:
+                parts[f.name] = self.tensor(full, shapes[f.name], dtype)
+            else:
+                parts[f.name] = self.dtype(full) if f.type is torch.dtype else self.fact(full, *kinds)  # pyright: ignore
         return kind(**parts)
 
     def dtype(self, name: str) -> torch.dtype:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +43,21 @@ class Batches:
             check_targets(y, x, outputs)
             yield x, y
 
+    def followed_by(self, x: Tensor, y: Tensor) -> "Batches":
+        """The same with one batch more."""
+        return Batches(_InTurn([self.source, [(x, y)]]), self.device)
+
     def joined(self) -> tuple[Tensor, Tensor]:
         """All data as two tensors, for methods that need it at once."""
         xs, ys = zip(*self, strict=True)
         return torch.cat(xs), torch.cat(ys)
+
+
+@dataclass(frozen=True)
+class _InTurn:
+    """One source after the other, again and again."""
+
+    sources: list[Iterable[tuple[Tensor, Tensor]]]
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return chain.from_iterable(self.sources)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ntkgp._checks import check_noise
 from ntkgp._types import NumericalWarning
 from ntkgp.exact import ExactPosterior
-from ntkgp.lookahead import Observations, batch_shape, joint, problem_of, with_more
+from ntkgp.lookahead import Observations, batch_shape, joint, problem_of
 from ntkgp.networks import InputScales, Sine, SumOfNetworks, TrigonometricInputs, mlp
 from ntkgp.posterior import FunctionSample, Posterior
 from ntkgp.tune import Tuned, tune
@@ -190,7 +190,7 @@ class NTKGPModel(Model, FantasizeMixin):
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> "NTKGPModel":
         """A new model that has also seen (X, Y), hyper-parameters and transforms kept.
 
-        Without batches and gradients the exact posterior is computed anew with n + n' points. Else (fantasies; some outputs
+        Without batches and gradients the exact posterior is updated, by rows of its Cholesky factor. Else (fantasies; some outputs
         only) the model remembers the new points, differentiably, and every query is conditioned on them, at n' points more a
         batch: made for the few points of a look-ahead, not for many.
 
@@ -216,7 +216,9 @@ class NTKGPModel(Model, FantasizeMixin):
         if plain and everything and isinstance(self.gp, ExactPosterior):
             assert self._original_train_inputs is not None
             original = torch.cat([self._original_train_inputs, X.detach().to(self._original_train_inputs)])
-            return self._like(gp=with_more(self.gp, new, same_noise=noise is None), original=original)
+            known = noise is None and problem_of(self.gp).common_noise is not None
+            gp = self.gp.update(points, targets, noise_var=None if known else variance.expand_as(targets))
+            return self._like(gp=gp, original=original)
         return self._like(seen=(*self._seen, new))
 
     def sample_paths(self, count: int = 1, *, generator: torch.Generator | None = None) -> GenericDeterministicModel:
@@ -248,7 +250,7 @@ class NTKGPModel(Model, FantasizeMixin):
                 "that was conditioned"
             )
         sample = self.gp.sample(count, generator=generator)
-        each = [FunctionSample(sample.problem, sample.weights[:, [k]]) for k in range(count)]
+        each = [sample[k] for k in range(count)]
 
         def values(functions: FunctionSample, X: Tensor) -> Tensor:
             found = functions(X.reshape(-1, X.shape[-1]))

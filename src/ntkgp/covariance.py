@@ -6,6 +6,7 @@ of T random targets. Everything here is whitened (σ² = 1).
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -25,11 +26,13 @@ class CovarianceEstimate(ABC):
     def head_weights(self, s: Float[Tensor, "K"]) -> Float[Tensor, "K"]:
         """The diagonal of W, given the singular values."""
 
+    draws_weights: ClassVar[bool] = True  # whether tail targets depend on weights drawn from the prior
+
     @abstractmethod
     def tail_targets(
-        self, operator: Operator, svd: PartialSVD, tail: int, generator: torch.Generator | None
+        self, operator: Operator, svd: PartialSVD, z: Float[Tensor, "m Z"], noise: Float[Tensor, "n T"]
     ) -> Float[Tensor, "n T"]:
-        """The random targets of P′."""
+        """The random targets of P′, from standard normal z and noise."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,10 @@ class TightCovariance(CovarianceEstimate):
         return s.square() + 1
 
     def tail_targets(
-        self, operator: Operator, svd: PartialSVD, tail: int, generator: torch.Generator | None
+        self, operator: Operator, svd: PartialSVD, z: Float[Tensor, "m Z"], noise: Float[Tensor, "n T"]
     ) -> Float[Tensor, "n T"]:
         """(I − UUᵀ)(Jz + σε), z and ε standard normal: covariance K + σ²I outside the head."""
-        n, m = operator.shape
-        draw = operator.matmat(operator.normal(m, tail, generator)) + operator.normal(n, tail, generator)
+        draw = operator.matmat(z) + noise
         return draw - svd.u @ (svd.u.T @ draw)
 
 
@@ -73,11 +75,13 @@ class PaperCovariance(CovarianceEstimate):
         """Σ²."""
         return s.square()
 
+    draws_weights = False
+
     def tail_targets(
-        self, operator: Operator, svd: PartialSVD, tail: int, generator: torch.Generator | None
+        self, operator: Operator, svd: PartialSVD, z: Float[Tensor, "m Z"], noise: Float[Tensor, "n T"]
     ) -> Float[Tensor, "n T"]:
         """ε ~ N(0, σ²I)."""
-        return operator.normal(operator.shape[0], tail, generator)
+        return noise
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,8 @@ class CovariancePlan:
     problem: Problem
     svd: PartialSVD
     estimate: CovarianceEstimate
+    z: Float[Tensor, "P Z"]  # what the tail was drawn from: weights, and noise
+    noise: Float[Tensor, "NC T"]
     tail: Float[Tensor, "NC T"]
 
     @property
@@ -127,6 +133,14 @@ class CovariancePlan:
         v, problem = self.svd.v, self.problem
         return Head.of(problem.normal, v, problem.normal(v), problem.trace)
 
+    def extended(self, problem: Problem, svd: SVDMethod, generator: torch.Generator | None = None) -> "CovariancePlan":
+        """The plan for a problem with more data: as many singular vectors, and the same draws with more noise behind them."""
+        operator, (rows, T) = problem.whitened, self.noise.shape
+        found = svd(operator, self.svd.rank, generator)
+        noise = torch.cat([self.noise, operator.normal(operator.shape[0] - rows, T, generator)])
+        tail = self.estimate.tail_targets(operator, found, self.z, noise)
+        return CovariancePlan(problem, found, self.estimate, self.z, noise, tail)
+
 
 def plan_covariance(
     problem: Problem,
@@ -139,5 +153,8 @@ def plan_covariance(
     """The partial SVD of the whitened Jacobian and the random targets that go with it."""
     check_rank(rank, *problem.jacobian.shape)
     check_count(tail, "tail", 0)
-    found = svd(problem.whitened, rank, generator)
-    return CovariancePlan(problem, found, estimate, estimate.tail_targets(problem.whitened, found, tail, generator))
+    operator = problem.whitened
+    found, (rows, parameters) = svd(operator, rank, generator), operator.shape
+    z = operator.normal(parameters, tail if estimate.draws_weights else 0, generator)
+    noise = operator.normal(rows, tail, generator)
+    return CovariancePlan(problem, found, estimate, z, noise, estimate.tail_targets(operator, found, z, noise))

@@ -1,6 +1,6 @@
 """The analytic posterior, equations (1) and (2) of the paper: dense kernel, Cholesky."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -9,13 +9,16 @@ from torch import Tensor, nn
 from ntkgp._checks import check_count
 from ntkgp._types import MeanFunction
 from ntkgp.archive import State
-from ntkgp.linalg.cholesky import cholesky
+from ntkgp.linalg.growing_cholesky import GrowingCholesky
+from ntkgp.more_data import Data, with_more
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.problem import Problem
 from ntkgp.stored_problem import problem_state, stored_problem
-from ntkgp.tangent.memory import rows_per_chunk
+from ntkgp.tangent.memory import free_bytes, rows_per_chunk
 
 BLOCK = 128  # points whose kernel is formed together in `joint`: few calls, little thrown away
+COLUMNS = 1024  # functions drawn together
+TRUSTED = 100  # times the rounding unit: a backward error above it is not that of a stable factorisation
 
 
 @dataclass(frozen=True)
@@ -46,26 +49,50 @@ class Exact:
         assert gram is not None
         matrix = gram()
         matrix.diagonal().add_(1.0)
-        factor = cholesky(matrix)
-        alpha = torch.cholesky_solve(problem.whitened_residual.unsqueeze(1), factor).squeeze(1)
-        return ExactPosterior(problem, factor, alpha)
+        cholesky = GrowingCholesky.of(matrix)
+        r = problem.whitened_residual
+        alpha = cholesky.solve(r.unsqueeze(1)).squeeze(1)
+        surprise = matrix @ alpha + cholesky.jitter * alpha - r
+        return ExactPosterior(problem, cholesky, alpha, cholesky.backward_error(surprise, alpha, r))
+
+
+def _check_room(problem: Problem) -> None:
+    """The factor, and once more while it is moved."""
+    needed = 2 * problem.residual.element_size() * len(problem.residual) ** 2
+    if needed > (free := free_bytes(problem.network.device)):
+        raise ValueError(
+            f"the exact posterior of {problem.points} points needs {needed / 2**30:.1f} GiB more, and {free / 2**30:.1f} are "
+            "free; fit all data with method=ntkgp.LowRank(...), whose update goes on from there"
+        )
 
 
 @dataclass(frozen=True)
 class ExactPosterior(Posterior):
-    """The exact posterior: Ã = I + K̃ factorised, α = Ã⁻¹ r̃."""
+    """The exact posterior: Ã = I + K̃ factorised, α = Ã⁻¹ r̃.
+
+    Attributes:
+        backward_error: measured when α was last computed: the relative change of Ã that explains Ãα − r̃.
+        refactored: how often updates found it too large, or Ã not positive definite, and factorised anew.
+    """
 
     problem: Problem
-    factor: Float[Tensor, "NC NC"]
+    cholesky: GrowingCholesky
     alpha: Float[Tensor, "NC"]
+    backward_error: float
+    refactored: int = 0
 
     kind = "exact"
+
+    @property
+    def factor(self) -> Float[Tensor, "NC NC"]:
+        """The Cholesky factor as one matrix; a copy after updates."""
+        return self.cholesky.dense()
 
     @property
     def log_marginal_likelihood(self) -> float:
         """Log p(y) = −½ rᵀA⁻¹r − ½ log det A − (N·C/2) log 2π."""
         r, std = self.problem.whitened_residual, self.problem.noise_std
-        log_det = 2 * self.factor.diagonal().log().sum() + 2 * std.log().sum()
+        log_det = 2 * self.cholesky.diagonal().log().sum() + 2 * std.log().sum()
         return float(-0.5 * (r @ self.alpha + log_det + len(r) * torch.log(torch.tensor(2 * torch.pi, dtype=r.dtype))))
 
     def leave_one_out(self) -> tuple[Tensor, Tensor]:
@@ -89,7 +116,7 @@ class ExactPosterior(Posterior):
             jacobian = problem.tangent.at(part)
             cross = jacobian.kernel(problem.jacobian) / problem.noise_std
             means.append(problem.mean_at(part) + cross @ self.alpha)
-            explained = torch.linalg.solve_triangular(self.factor, cross.T, upper=False).square().sum(dim=0)
+            explained = self.cholesky.half_solve(cross.T).square().sum(dim=0)
             variances.append((jacobian.diag() - explained).clamp_min(0))
         variance = problem.shaped(torch.cat(variances))
         noise = problem.noise_at(x, noise_var)
@@ -106,7 +133,7 @@ class ExactPosterior(Posterior):
         problem, x = self.problem, self.problem.checked(x)
         jacobian = problem.tangent.at(x)
         cross = jacobian.kernel(problem.jacobian) / problem.noise_std
-        half = torch.linalg.solve_triangular(self.factor, cross.T, upper=False)
+        half = self.cholesky.half_solve(cross.T)
         covariance = jacobian.kernel() - half.T @ half
         covariance.diagonal().clamp_min_(0)
         return covariance.to(problem.user_dtype)
@@ -125,7 +152,7 @@ class ExactPosterior(Posterior):
             jacobian = problem.tangent.at(flat)
             cross = jacobian.kernel(problem.jacobian) / problem.noise_std
             means.append(problem.mean_at(flat) + cross @ self.alpha)
-            half = torch.linalg.solve_triangular(self.factor, cross.T, upper=False).T.unflatten(0, (len(part), q * C))
+            half = self.cholesky.half_solve(cross.T).T.unflatten(0, (len(part), q * C))
             if q * C == 1:
                 prior = jacobian.diag().view(-1, 1, 1)
             else:
@@ -137,21 +164,78 @@ class ExactPosterior(Posterior):
         return mean.to(problem.user_dtype), torch.cat(covariances).to(problem.user_dtype)
 
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
-        """Exact draws. Cost: 4·N·C·P operations and a triangular solve a draw; memory 2·P·count numbers."""
+        """Exact draws. Cost: 4·N·C·P operations and a solve with the factor a draw; memory (P + N·C)·count numbers."""
         check_count(count, "count", 1)
-        operator = self.problem.whitened
+        operator, r = self.problem.whitened, self.problem.whitened_residual.unsqueeze(1)
         rows, parameters = operator.shape
-        z, noise = operator.normal(parameters, count, generator), operator.normal(rows, count, generator)
-        surprise = self.problem.whitened_residual.unsqueeze(1) - operator.matmat(z) - noise
-        return FunctionSample(self.problem, z + operator.rmatmat(torch.cholesky_solve(surprise, self.factor)))
+        weights, noise = operator.normal(parameters, count, generator), operator.normal(rows, count, generator)
+        for z, e in zip(weights.split(COLUMNS, dim=1), noise.split(COLUMNS, dim=1), strict=True):
+            z += operator.rmatmat(self.cholesky.solve(r - operator.matmat(z) - e))
+        return FunctionSample(self.problem, weights)
+
+    def update(
+        self,
+        x: Data,
+        y: Tensor | None = None,
+        *,
+        noise_var: float | Tensor | None = None,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+    ) -> "ExactPosterior":
+        """The posterior with more data, by new rows of the Cholesky factor; what this one holds is shared, not copied.
+
+        Cost for m points: (N·C)²·(m·C + 2) operations, and m·C·(N·C) numbers written; now and then, when a quarter of all has
+        come later, (N·C)² numbers are moved. Growing by rows is stable, so nothing drifts; the residuals of the new rows are
+        measured every time, those of all rows when the factor is moved, and should they ever not be those of a stable
+        factorisation, all is factorised anew: `backward_error` and `refactored` tell. The answer stays exact however many
+        points there are; a ValueError says when the factor no longer fits in memory, where :class:`LowRank` goes on.
+        """
+        whole, new = with_more(self.problem, x, y, noise_var)
+        _check_room(whole)
+        cross = new.jacobian.kernel(self.problem.jacobian) / (new.noise_std.unsqueeze(1) * self.problem.noise_std)
+        assert new.whitened.gram is not None
+        block = new.whitened.gram()
+        block.diagonal().add_(1.0)
+        cholesky = self.cholesky.extended(cross, block)
+        if cholesky is None:
+            return self._anew(whole)
+        r = whole.whitened_residual
+        alpha = cholesky.solve(r.unsqueeze(1)).squeeze(1)
+        if cholesky.count == 0:  # in one piece again: time to look at all rows
+            operator = whole.whitened
+            product = operator.matmat(operator.rmatmat(alpha.unsqueeze(1))).squeeze(1) + alpha
+        else:
+            old, late = alpha.split([len(self.alpha), len(block)])
+            product = cross @ old + block @ late
+        rows = len(product)
+        error = cholesky.backward_error(product + cholesky.jitter * alpha[-rows:] - r[-rows:], alpha, r)
+        if not error <= TRUSTED * torch.finfo(alpha.dtype).eps:
+            return self._anew(whole)
+        return ExactPosterior(whole, cholesky, alpha, error, self.refactored)
+
+    def _anew(self, problem: Problem) -> "ExactPosterior":
+        return replace(Exact(problem.network.dtype).fit(problem), refactored=self.refactored + 1)
 
     def state(self) -> State:
         """All that the posterior is made of, less the network."""
-        return problem_state(self.problem) | State.of(factor=self.factor, alpha=self.alpha)
+        cholesky = self.cholesky
+        rows = {"left": cholesky.rows[0], "corner": cholesky.rows[1].tril()} if cholesky.count else {}
+        return problem_state(self.problem) | State.of(
+            factor=cholesky.base, **rows, later=cholesky.count, largest=cholesky.largest, jitter=cholesky.jitter,
+            alpha=self.alpha, backward_error=self.backward_error, refactored=self.refactored,
+        )  # fmt: skip
 
     @classmethod
     def from_state(cls, state: State, module: nn.Module, prior_mean: MeanFunction | None) -> "ExactPosterior":
         """The posterior again; prior_mean is the function, where it was one."""
         problem = stored_problem(state, module, prior_mean)
         dtype = problem.network.dtype
-        return cls(problem, state.tensor("factor", "NC NC", dtype), state.tensor("alpha", "NC", dtype))
+        later = state.fact("later", int)
+        state.sizes.update(R=later, B=len(problem.residual) - later)
+        base = state.tensor("factor", "B B", dtype)
+        cholesky = GrowingCholesky.whole(base, state.fact("largest", float), state.fact("jitter", float))
+        if later:
+            left, corner = state.tensor("left", "R B", dtype), state.tensor("corner", "R R", dtype)
+            cholesky = replace(cholesky, left=left, corner=corner, count=later)
+        alpha = state.tensor("alpha", "NC", dtype)
+        return cls(problem, cholesky, alpha, state.fact("backward_error", float), state.fact("refactored", int))

@@ -1,12 +1,12 @@
 """A posterior at many small groups of points at once, and what it would say had more been observed: dense, differentiable."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkgp.exact import Exact, ExactPosterior
+from ntkgp.exact import ExactPosterior
 from ntkgp.posterior import Posterior
 from ntkgp.problem import Problem
 from ntkgp.trained import TrainedPosterior
@@ -76,21 +76,6 @@ def conditioned(
     half = torch.linalg.solve_triangular(factor, covariance[..., k:, :k], upper=False)
     surprise = torch.linalg.solve_triangular(factor, (y - mean[..., k:]).unsqueeze(-1), upper=False)
     return mean[..., :k] + (half.mT @ surprise).squeeze(-1), covariance[..., :k, :k] - half.mT @ half
-
-
-def with_more(gp: ExactPosterior, new: Observations, same_noise: bool) -> ExactPosterior:
-    """The exact posterior with more data, factorised anew; `new` has no batches and observes all outputs."""
-    problem = gp.problem
-    residual = new.y.to(problem.residual).flatten() - problem.mean_at(problem.checked(new.x))
-    noise_std = new.noise.to(problem.noise_std).sqrt().expand_as(new.y).flatten()
-    more = replace(
-        problem,
-        x=torch.cat([problem.x, new.x.to(problem.x)]),
-        residual=torch.cat([problem.residual, residual.detach()]),
-        noise_std=torch.cat([problem.noise_std, noise_std.detach()]),
-        common_noise=problem.common_noise if same_noise else None,
-    )
-    return Exact(problem.network.dtype).fit(more)
 
 
 def problem_of(gp: Posterior) -> Problem:

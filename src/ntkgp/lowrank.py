@@ -1,10 +1,9 @@
 """The matrix-free posterior of the linearised network: a head from a partial SVD, the rest by conjugate gradients."""
 
-import contextlib
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -12,18 +11,19 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ntkgp._checks import check_count, check_rank
-from ntkgp._types import MeanFunction, NumericalWarning
+from ntkgp._types import MeanFunction
 from ntkgp.archive import State
+from ntkgp.heads import START, grow, grow_until_tight, kernel_side
 from ntkgp.linalg.cgls import CGLS, Solution
 from ntkgp.linalg.head import Head
-from ntkgp.linalg.operator import Operator
+from ntkgp.linalg.head_update import agrees, refined, with_more_rows
 from ntkgp.linalg.svd import RandomizedSVD, SVDMethod
+from ntkgp.more_data import Data, with_more
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.problem import Problem
 from ntkgp.stored_problem import problem_state, stored_problem
-from ntkgp.tangent.memory import free_bytes
 
-START = 32  # rank from which a tolerance on the bracket grows
+COLUMNS = 256  # functions drawn together
 
 
 @dataclass(frozen=True)
@@ -71,114 +71,31 @@ class LowRank:
         clock = _Clock(problem.network.device)
         rows, parameters = problem.jacobian.shape  # the first look at J(x) computes its factors
         clock("factors")
-        kernel_side = _kernel_side(problem, self.rank or START)
+        by_kernel = kernel_side(problem, self.rank or START)
         if (self.rank is None) == (self.rtol is None):
             raise ValueError(f"give LowRank either a rank or an rtol, got rank={self.rank}, rtol={self.rtol}")
         check_count(self.tail, "tail", 0)
         if self.rank is not None:
             check_rank(self.rank, rows, parameters)
             with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
-                head, width = _grow(problem, None, self.rank, self.svd, kernel_side, generator, bar), None
+                head, width = grow(problem, None, self.rank, self.svd, by_kernel, generator, bar), None
         else:
-            head, width = self._grow_until_tight(problem, kernel_side, generator, progress)
+            head, width = self._until_tight(problem, None, by_kernel, generator, progress)
         clock("head")
-        c, draws = _right_hand_sides(problem, self.tail, generator)
-        solution = self.solver.solve(
-            problem.normal, torch.cat([c, draws], dim=1), head.precondition, rough=_rough(problem), progress=progress
-        )
+        z = problem.whitened.normal(parameters, self.tail, generator).double()
+        sides = _right_hand_sides(problem, z, generator)
+        solution = self.solver.solve(problem.normal, sides, head.precondition, rough=_rough(problem), progress=progress)
         clock("solve")
-        side = "kernel" if kernel_side else "weights"
-        # A draw's predictor less what seeing only the head would have predicted: a martingale difference, so its covariance
-        # is exactly what the upper bound is too large by, for any head however far from converged.
-        tail = solution.x[:, 1:] - head.partial_mean(draws)
+        side = "kernel" if by_kernel else "weights"
         return LowRankPosterior(
-            problem, head, head.explained(), solution.x[:, :1], tail, solution, side, width, self.solver, clock.seconds
+            problem, self, head, head.explained(), z, sides, solution, head.slack, side, width, clock.seconds
         )
 
-    def _grow_until_tight(
-        self, problem: Problem, kernel_side: bool, generator: torch.Generator | None, progress: bool
+    def _until_tight(
+        self, problem: Problem, head: Head | None, by_kernel: bool, generator: torch.Generator | None, progress: bool
     ) -> tuple[Head, float]:
         assert self.rtol is not None
-        x = problem.x
-        if self.points is None:
-            picks = torch.randperm(len(x), generator=generator)[:512]
-            points = x[picks.to(x.device)]
-        else:
-            points = problem.checked(self.points)
-        limit = min(self.max_rank, *problem.jacobian.shape)
-        head, rank = None, min(START, limit)
-        with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
-            while True:
-                head = _grow(problem, head, rank, self.svd, kernel_side, generator, bar)
-                width = _bracket_width(problem, head, points)
-                bar.set_postfix(rank=rank, bracket=f"{width:.1e}")
-                if width <= self.rtol or rank == limit:
-                    break
-                rank = min(2 * rank, limit)
-        if width > self.rtol:
-            warnings.warn(
-                f"the bracket is {width:.2g} wide (relative) at rank {rank}, not {self.rtol:.2g}; raise max_rank, or noise_var",
-                NumericalWarning,
-                stacklevel=4,
-            )
-        return head, width
-
-
-def _grow(
-    problem: Problem,
-    head: Head | None,
-    rank: int,
-    svd: SVDMethod,
-    kernel_side: bool,
-    generator: torch.Generator | None,
-    bar: tqdm,
-) -> Head:
-    """A head of `rank` directions; those already found are kept, and only new ones are looked for."""
-    rows, parameters = problem.jacobian.shape
-    device = problem.network.device
-    v = torch.zeros(parameters, 0, dtype=torch.float64, device=device) if head is None else head.v
-    image = v if head is None else head.image
-    extra = rank - v.shape[1]
-    if kernel_side:
-        kernel, left = problem.kernel, problem.whitened.matmat(v)
-
-        def rest_of_kernel(u: Tensor) -> Tensor:
-            bar.update()
-            return kernel @ u - left @ (left.T @ u)
-
-        operator = Operator((rows, rows), rest_of_kernel, rest_of_kernel, torch.float64, device)
-        new = problem.whitened.rmatmat(svd.subspace(operator, extra, generator))
-    else:
-        # Float32 is enough to steer a subspace, except when it is to be the whole row space to the last digit.
-        dtype = torch.float64 if rank == min(rows, parameters) else torch.float32
-        steer = v.to(dtype)
-
-        def rest_of_normal(z: Tensor) -> Tensor:
-            z = problem.normal(z - steer @ (steer.T @ z))
-            bar.update()
-            return z - steer @ (steer.T @ z)
-
-        operator = Operator((parameters, parameters), rest_of_normal, rest_of_normal, dtype, device)
-        with _tensor_cores():
-            new = svd.subspace(operator, extra, generator).double()
-    for _ in range(2):
-        new = torch.linalg.qr(new - v @ (v.T @ new)).Q
-    new = new[:, : min(rows, parameters) - v.shape[1]]
-    basis, images = torch.cat([v, new], dim=1), torch.cat([image, problem.normal(new)], dim=1)
-    return Head.of(problem.normal, basis, images, problem.trace, rank)
-
-
-def _kernel_side(problem: Problem, columns: int) -> bool:
-    """Whether to look for the head with J̃J̃ᵀ written out, by counted cost: if it fits, and if forming it pays.
-
-    Some four products are made: on the weight side each takes 2·NC·P multiplications a column, with the kernel (NC)² after
-    the N²/2 comparisons of points that form it. The kernel is float64, which counts twice beside float32 factors.
-    """
-    rows, parameters = problem.jacobian.shape
-    fits = 4 * 8 * rows**2 < free_bytes(problem.network.device)
-    forming = problem.points**2 / 2 * problem.tangent.chunk(problem.network.cast(problem.x[:1])).kernel_operations
-    weight = 2 if problem.network.dtype == torch.float32 else 1
-    return fits and weight * (forming + 4 * columns * rows**2) < 4 * columns * 2 * rows * parameters
+        return grow_until_tight(problem, head, self.rtol, self.points, self.max_rank, self.svd, by_kernel, generator, progress)
 
 
 def _rough(problem: Problem) -> Callable[[Tensor], Tensor] | None:
@@ -188,21 +105,14 @@ def _rough(problem: Problem) -> Callable[[Tensor], Tensor] | None:
     return lambda v: problem.normal(v.float()).double()
 
 
-def _right_hand_sides(problem: Problem, draws: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """J̃ᵀ r̃, and J̃ᵀ(J̃z + ε) for some standard normal z and ε."""
+def _right_hand_sides(problem: Problem, z: Float[Tensor, "P T"], generator: torch.Generator | None) -> Float[Tensor, "P 1+T"]:
+    """J̃ᵀ r̃, and J̃ᵀ(J̃z + ε) for each standard normal z and a standard normal ε."""
     operator, r = problem.whitened, problem.whitened_residual.double()
-    z = operator.normal(operator.shape[1], draws, generator).double()
-    noise = operator.normal(operator.shape[0], draws, generator).double()
-    both = operator.rmatmat(torch.cat([r.unsqueeze(1), noise], dim=1))
-    return both[:, :1], (problem.normal(z) if draws else z) + both[:, 1:]
-
-
-def _bracket_width(problem: Problem, head: Head, points: Tensor) -> float:
-    """The widest (upper − lower)/upper at some points."""
-    jacobian = problem.tangent.at(points)
-    prior = jacobian.diag().double()
-    upper = prior - jacobian.matmat(head.explained()).square().sum(dim=1)
-    return float((1 - head.lower(jacobian.matmat(head.v), prior) / upper.clamp_min(1e-300)).max())
+    noise = operator.normal(operator.shape[0], z.shape[1], generator).double()
+    sides = operator.rmatmat(torch.cat([r.unsqueeze(1), noise], dim=1))
+    if z.shape[1]:
+        sides[:, 1:] += problem.normal(z)
+    return sides
 
 
 class _Clock:
@@ -218,33 +128,43 @@ class _Clock:
         self.seconds[stage], self.last = now - self.last, now
 
 
-@contextlib.contextmanager
-def _tensor_cores() -> Iterator[None]:
-    """Float32 products on the GPU's tensor cores (TF32): enough to steer a subspace, not to certify it."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 @dataclass(frozen=True)
 class LowRankPosterior(Posterior):
     """The linearised posterior as weights: the mean, the head and the tail are columns to multiply J(x) with."""
 
     problem: Problem
+    method: LowRank
     head: Head
     explained: Float[Tensor, "P K"]
-    mean: Float[Tensor, "P 1"]
-    tail: Float[Tensor, "P T"]
+    z: Float[Tensor, "P T"]  # the weights drawn for the tail
+    sides: Float[Tensor, "P 1+T"]  # right-hand sides, of the mean and of the tail's draws
     solution: Solution
+    found_slack: float  # of the head, when it was last looked for in all data
     side: str  # where the head was looked for: "kernel" or "weights", whichever was cheaper
     bracket_width: float | None  # reached, where rtol asked for it
-    solver: CGLS
     seconds: dict[str, float]  # spent on each stage
+    refined: int = 0  # how often updates found the bracket loose, and looked for the head again from where it was
 
     kind = "low rank"
+
+    @property
+    def solver(self) -> CGLS:
+        """How the mean, the tail and function samples are found."""
+        return self.method.solver
+
+    @property
+    def mean(self) -> Float[Tensor, "P 1"]:
+        """The weights of the posterior mean."""
+        return self.solution.x[:, :1]
+
+    @cached_property
+    def tail(self) -> Float[Tensor, "P T"]:
+        """The draws' predictors less what seeing only the head would have predicted.
+
+        A martingale difference, so its covariance is exactly what the upper bound is too large by, for any head however far
+        from converged.
+        """
+        return self.solution.x[:, 1:] - self.head.partial_mean(self.sides[:, 1:])
 
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
         """Mean, variance and bracket by products with J(x).
@@ -277,41 +197,101 @@ class LowRankPosterior(Posterior):
         return (vectors * values.clamp_min(0) @ vectors.T).to(self.problem.user_dtype)
 
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
-        """Draws by one more solve. Cost: that of the mean with `count` right-hand sides; memory 6·P·count numbers."""
+        """Draws by one more solve: exact to the solver's tolerance, with the covariance of the Gaussian process itself.
+
+        So they do not depend on the rank. Their variance lies in the bracket of ``predict``: with a tail it is what the
+        variance there estimates without bias, without one it is not above it. Cost: that of the mean with `count` right-hand
+        sides; memory (P + N·C)·count numbers, and 6·P a function for 256 of them at a time.
+        """
         check_count(count, "count", 1)
-        operator = self.problem.whitened
+        operator, r = self.problem.whitened, self.problem.whitened_residual.double().unsqueeze(1)
         rows, parameters = operator.shape
-        z = operator.normal(parameters, count, generator).double()
-        noise = operator.normal(rows, count, generator).double()
-        surprise = self.problem.whitened_residual.double().unsqueeze(1) - noise
-        c = operator.rmatmat(surprise) - self.problem.normal(z)
-        solution = self.solver.solve(self.problem.normal, c, self.head.precondition, rough=_rough(self.problem))
-        return FunctionSample(self.problem, z + solution.x)
+        weights = operator.normal(parameters, count, generator).double()
+        noise = operator.normal(rows, count, generator)
+        for z, e in zip(weights.split(COLUMNS, dim=1), noise.split(COLUMNS, dim=1), strict=True):
+            c = operator.rmatmat(r - e.double()) - self.problem.normal(z)
+            z += self.method.solver.solve(self.problem.normal, c, self.head.precondition, rough=_rough(self.problem)).x
+        return FunctionSample(self.problem, weights)
+
+    def update(
+        self,
+        x: Data,
+        y: Tensor | None = None,
+        *,
+        noise_var: float | Tensor | None = None,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+    ) -> "LowRankPosterior":
+        """The posterior with more data: the head goes on from where it was, and so do the mean and the tail's draws.
+
+        The bracket is certified for all data. The rank stays, except that a head that was the whole row space remains so, and
+        that `rtol` is held. When what is left out has become twice of what it was, the head is looked for again by a block
+        iteration from where it is (`refined` counts). New data is kept beside batches of the fit as one batch more.
+
+        Cost for m points: a product 4·N·C·P with m·C + 1 columns, some 16·P·K² operations, and a few steps of the solver.
+        Memory: that of the fit, while both posteriors are kept twice.
+        """
+        clock = _Clock(self.problem.network.device)
+        whole, new = with_more(self.problem, x, y, noise_var)
+        clock("factors")
+        rows, parameters = self.problem.jacobian.shape
+        everything = self.head.rank == min(rows, parameters)
+        rank = min(whole.jacobian.shape) if everything else self.head.rank
+        head = with_more_rows(self.head, new.whitened, whole.normal, whole.trace, rank)
+        found, width, times, method = self.found_slack, None, self.refined, self.method
+        if head.slack + 1 > 2 * (found + 1) or not agrees(head, whole.normal):
+            head = refined(head, whole.normal, whole.trace)
+            found, times = head.slack, times + 1
+        if method.rtol is not None:
+            head, width = method._until_tight(whole, head, False, generator, progress)
+            found = head.slack
+        clock("head")
+        sides = self.sides + _right_hand_sides(new, self.z, generator)
+        solution = method.solver.solve(
+            whole.normal, sides, head.precondition, start=self.solution.x, rough=_rough(whole), progress=progress
+        )
+        clock("solve")
+        return LowRankPosterior(
+            whole, method, head, head.explained(), self.z, sides, solution, found, self.side, width, clock.seconds, times
+        )
 
     def state(self) -> State:
         """All that the posterior is made of, less the network; the mean is the first column of the solution."""
-        if type(self.solver) is not CGLS:
-            raise ValueError(f"only CGLS can be saved as solver, got {type(self.solver).__name__}, which is code")
+        method = self.method
+        if type(method.solver) is not CGLS:
+            raise ValueError(f"only CGLS can be saved as solver, got {type(method.solver).__name__}, which is code")
         return problem_state(self.problem) | State.of(
-            head=self.head, explained=self.explained, solution=self.solution, tail=self.tail, side=self.side,
-            bracket_width=self.bracket_width, solver=self.solver, seconds=self.seconds,
+            head=self.head, explained=self.explained, sides=self.sides, z=self.z, solution=self.solution,
+            found_slack=self.found_slack, side=self.side, bracket_width=self.bracket_width, seconds=self.seconds,
+            refined=self.refined, rank=method.rank, rtol=method.rtol, max_rank=method.max_rank, points_of_rtol=method.points,
+            solver=method.solver,
         )  # fmt: skip
 
     @classmethod
     def from_state(cls, state: State, module: nn.Module, prior_mean: MeanFunction | None) -> "LowRankPosterior":
-        """The posterior again; prior_mean is the function, where it was one."""
+        """The posterior again; prior_mean is the function, where it was one. How a head would be found is not in the file."""
         problem, double = stored_problem(state, module, prior_mean), torch.float64
-        tail = state.tensor("tail", "P T", double)
-        solution = state.build(Solution, "solution", double, x="P 1+T")
+        z = state.tensor("z", "P T", double)
+        nowhere = state.facts.get("points_of_rtol", "in the tensors") is None
+        method = LowRank(
+            rank=state.fact("rank", int, type(None)),
+            rtol=state.fact("rtol", float, type(None)),
+            tail=z.shape[1],
+            solver=state.build(CGLS, "solver"),
+            points=None if nowhere else state.tensor("points_of_rtol", "R ..."),
+            max_rank=state.fact("max_rank", int),
+        )
         return cls(
             problem=problem,
+            method=method,
             head=state.build(Head, "head", double, v="P K", image="P K", values="K"),
             explained=state.tensor("explained", "P L", double),
-            mean=solution.x[:, :1],
-            tail=tail,
-            solution=solution,
+            sides=state.tensor("sides", "P 1+T", double),
+            z=z,
+            solution=state.build(Solution, "solution", double, x="P 1+T"),
+            found_slack=state.fact("found_slack", float),
             side=state.fact("side", str),
             bracket_width=state.fact("bracket_width", float, type(None)),
-            solver=state.build(CGLS, "solver"),
             seconds=state.fact("seconds", dict),
+            refined=state.fact("refined", int),
         )

@@ -3,7 +3,8 @@
 import math
 import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from ntkgp._types import MeanFunction
 from ntkgp.archive import State, write
+from ntkgp.more_data import Data
 from ntkgp.problem import Problem
 
 
@@ -98,7 +100,9 @@ def check_observations(y: Tensor, mean: Tensor) -> None:
 class FunctionSample:
     """S functions drawn from a posterior: fixed weights of the linearised network, evaluable anywhere, again and again.
 
-    Call it on M points for values of shape (S, M) or (S, M, C); differentiable in them. Cost: 2·M·C·P·S operations.
+    Call it on M points for values of shape (S, M) or (S, M, C); differentiable in them. A function has the same value at a
+    point whatever the other points of the call, to rounding. Cost: 2·M·C·P·S operations; memory P·S numbers for the
+    functions, and three times the values while they are computed.
 
     Example:
         >>> import torch, ntkgp
@@ -111,13 +115,20 @@ class FunctionSample:
 
     problem: Problem
     weights: Float[Tensor, "P S"]
+    centre: Callable[[Tensor], Float[Tensor, "MC"]] | None = None  # a mean of its own, where the weights have none
 
     def __call__(self, x: Tensor) -> Tensor:
         """The values of all S functions at x."""
         problem, x = self.problem, self.problem.checked(x)
-        mean = problem.mean_at(x).unsqueeze(1)
-        values = mean + problem.tangent.at(x).matmat(self.weights)
-        return torch.stack([problem.shaped(column) for column in values.unbind(1)])
+        mean = problem.mean_at(x) if self.centre is None else problem.mean_at(x) + self.centre(x)
+        values = mean.unsqueeze(1) + problem.tangent.at(x).matmat(self.weights)
+        values = values.T.unflatten(1, (-1, problem.outputs)).to(problem.user_dtype)
+        return values.squeeze(2) if problem.vector_output else values
+
+    def __getitem__(self, which: int | slice) -> "FunctionSample":
+        """Some of the functions: ``f[3]`` is a sample of one, ``f[:8]`` one of eight."""
+        which = slice(which, which + 1 or None) if isinstance(which, int) else which
+        return replace(self, weights=self.weights[:, which])
 
 
 class Posterior(ABC):
@@ -149,7 +160,49 @@ class Posterior(ABC):
 
     @abstractmethod
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
-        """`count` functions drawn from the posterior, by Matheron's rule: f = m + J(z + Jᵀ(K + σ²I)⁻¹(r − Jz − ε))."""
+        """`count` functions drawn from the posterior, by Matheron's rule: f = m + J(z + Jᵀ(K + σ²I)⁻¹(r − Jz − ε)).
+
+        Their mean is that of ``predict``, their covariance that of the Gaussian process itself, whatever the method: where the
+        variance of ``predict`` is an estimate, that of the draws is what it estimates, and lies in its bracket. Memory:
+        P·count numbers; for very many draws, draw some at a time from the same generator.
+
+        Args:
+            count: how many.
+            generator: source of the draws; the global one when None.
+        """
+
+    @abstractmethod
+    def update(
+        self,
+        x: Data,
+        y: Tensor | None = None,
+        *,
+        noise_var: float | Tensor | None = None,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+    ) -> "Posterior":
+        """A new posterior that has also seen (x, y), without starting over; this one is unchanged.
+
+        Equal to a fresh :func:`fit` to all data with the same method, to the tolerance of its solver. The network, prior mean,
+        prior variance and chosen parameters stay. Several updates of the same posterior are fine.
+
+        Args:
+            x: new points, (m, ...); or an iterable of (x, y) batches.
+            y: their targets, (m,) or (m, C). None when x gives batches.
+            noise_var: their noise variance, as in :func:`fit`; that of the fit when None, where it was the same at every point.
+            generator: source of randomness of methods that need it; the global one when None.
+            progress: show a progress bar.
+
+        Example:
+            >>> import torch, ntkgp
+            >>> net = ntkgp.mlp(1, width=16, generator=torch.Generator().manual_seed(0))
+            >>> x = torch.linspace(-1, 1, 6).unsqueeze(1)
+            >>> before = ntkgp.fit(net, x, x[:, 0].sin(), noise_var=0.1)
+            >>> after = before.update(torch.tensor([[2.0]]), torch.tensor([1.0]))
+            >>> at = torch.tensor([[2.0]])
+            >>> bool(after.predict(at).std < before.predict(at).std)
+            True
+        """
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the posterior to one safetensors file, for :func:`ntkgp.load`: tensors, and JSON in its header; no code.

@@ -58,10 +58,12 @@ def train_predictors(
     head: PartialSVD,
     trainer: Trainer,
     progress: bool = False,
+    start: Float[Tensor, "S P"] | None = None,
 ) -> NetworkPredictors:
     """Algorithm 1 on every column of `targets` (in units of y), all copies as one stacked batch.
 
-    `head` is a partial SVD of the whitened Jacobian, of any rank: it gives the trainer its step and metric.
+    `head` is a partial SVD of the whitened Jacobian, of any rank: it gives the trainer its step and metric. `start` are
+    displacements to start from, for the targets as they are.
     """
     dtype, network = trainer.dtype, problem.network.to(trainer.dtype)
     copies = Copies(network, problem.tangent.space, problem.tangent.scales)
@@ -74,6 +76,7 @@ def train_predictors(
         amplitude=math.sqrt(float(problem.jacobian.diag().mean())),
         metric=Metric(head.v.to(dtype), head.s.to(dtype), head.residuals.to(dtype)),
         roles=roles,
+        start=None if start is None else start.to(dtype),
     )
     return NetworkPredictors(copies, trainer.train(task, progress))
 

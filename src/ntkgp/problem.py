@@ -59,6 +59,8 @@ class Problem:
     user_dtype: torch.dtype
     module_dtypes: dict[str, str]  # of the user's parameters and buffers
     batches: Batches | None = None  # the points, where they do not fit in memory; x is then the first batch
+    parts: tuple[tuple[int, int], ...] = ()  # (n, times): the points came n at a time, so often; () for all at once
+    known_jacobian: Jacobian | None = None  # where most of it was there already
 
     @property
     def points(self) -> int:
@@ -73,10 +75,16 @@ class Problem:
     @cached_property
     def jacobian(self) -> Jacobian:
         """J(x) at the training points, its layer factors kept."""
-        if self.batches is None:
-            return self.tangent.at(self.x)
-        batches = self.batches
-        return self.tangent.over(lambda: (x for x, _ in batches), self.points)
+        if self.known_jacobian is not None:
+            return self.known_jacobian
+        if (batches := self.batches) is not None:
+            return self.tangent.over(lambda: (x for x, _ in batches), self.points)
+        # As they came: the factors of a point round differently beside others.
+        first, *later = self.x.split([n for n, times in self.parts for _ in range(times)] or len(self.x))
+        jacobian = self.tangent.at(first)
+        for x in later:
+            jacobian = jacobian.extended(self.tangent.at(x))
+        return jacobian
 
     @property
     def whitened_residual(self) -> Float[Tensor, "NC"]:
@@ -169,13 +177,13 @@ def pose(
     network, outputs = open_network(module, first, dtype, parameters)
     mean = mean_function(prior_mean, network, outputs)
     if isinstance(x, Batches):
-        parts = [(part_y, _residual(mean, part_x, part_y, outputs, network.dtype))
+        parts = [(part_y, residual_of(mean, part_x, part_y, outputs, network.dtype))
                  for part_x, part_y in x.checked(network.module, outputs)]  # fmt: skip
         like, residual = parts[0][0], torch.cat([r for _, r in parts])
     else:
         like = torch.zeros(len(x), outputs, dtype=network.dtype, device=network.device) if y is None else y
         check_targets(like, x, outputs)
-        residual = _residual(mean, x, like, outputs, network.dtype)
+        residual = residual_of(mean, x, like, outputs, network.dtype)
     noise = check_noise(noise_var, (len(residual) // outputs, outputs)).to(network.device)
     return Problem(
         network=network,
@@ -193,7 +201,8 @@ def pose(
     )
 
 
-def _residual(mean: MeanFunction, x: Tensor, y: Tensor, outputs: int, dtype: torch.dtype) -> Float[Tensor, "NC"]:
+def residual_of(mean: MeanFunction, x: Tensor, y: Tensor, outputs: int, dtype: torch.dtype) -> Float[Tensor, "NC"]:
+    """The targets less the prior mean, flattened point-major."""
     return (y.detach().reshape(len(x), outputs).to(dtype) - _evaluate_mean(mean, x.detach(), outputs, dtype)).flatten()
 
 

@@ -25,6 +25,7 @@ def problem_state(problem: Problem) -> State:
         noise_std=problem.noise_std,
         common_noise=problem.common_noise,
         points=problem.points,
+        parts=[list(part) for part in problem.parts],
         outputs=problem.outputs,
         vector_output=problem.vector_output,
         user_dtype=_name(problem.user_dtype),
@@ -65,9 +66,18 @@ def stored_problem(state: State, module: nn.Module, prior_mean: MeanFunction | N
         user_dtype=state.dtype("user_dtype"),
         module_dtypes=dtypes_of(module),
         batches=None if whole else Batches(_LeftOut(), network.device),
+        parts=_parts(state, points),
     )
     _check_probe(problem, state)
     return problem
+
+
+def _parts(state: State, points: int) -> tuple[tuple[int, int], ...]:
+    parts = state.fact("parts", list)
+    good = all(isinstance(part, list) and len(part) == 2 and all(type(n) is int and n > 0 for n in part) for part in parts)
+    if not good or (parts and sum(n * times for n, times in parts) != points):
+        raise ValueError(f"'parts' must say how the {points} points came, [[size, times], ...], got {parts!r}")
+    return tuple((n, times) for n, times in parts)
 
 
 def _network(state: State, module: nn.Module) -> PureNetwork:

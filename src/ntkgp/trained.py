@@ -1,6 +1,9 @@
 """The paper's posterior: the mean and the covariance from copies of the network trained by gradient descent."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -16,16 +19,21 @@ from ntkgp.covariance import (
     TightCovariance,
     plan_covariance,
 )
-from ntkgp.exact import Exact
+from ntkgp.exact import Exact, ExactPosterior
 from ntkgp.linalg.head import Head
-from ntkgp.linalg.svd import DenseSVD, PartialSVD, SVDMethod
+from ntkgp.linalg.svd import DenseSVD, Lanczos, PartialSVD, PowerIteration, RandomizedSVD, SVDMethod
+from ntkgp.more_data import Data, with_more
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
-from ntkgp.predictors import NetworkPredictors, Predictors, train_predictors
+from ntkgp.predictors import NetworkPredictors, train_predictors
 from ntkgp.problem import Problem
 from ntkgp.stored_problem import problem_state, stored_problem
-from ntkgp.training import AcceleratedGD, Copies, TrainedWeights, Trainer
+from ntkgp.training import AcceleratedGD, Adam, Copies, TrainedWeights, Trainer
 
-ESTIMATES = {"tight": TightCovariance, "paper": PaperCovariance}  # by their names in files
+T = TypeVar("T")
+# By their names in files.
+ESTIMATES = {"tight": TightCovariance, "paper": PaperCovariance}
+SVDS: dict[str, type[SVDMethod]] = {kind.__name__: kind for kind in (DenseSVD, PowerIteration, RandomizedSVD, Lanczos)}
+TRAINERS: dict[str, type[Trainer]] = {kind.__name__: kind for kind in (AcceleratedGD, Adam)}
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ class TrainedNetworks:
         targets = torch.cat([problem.residual.unsqueeze(1), plan.targets], dim=1)
         roles = ["mean"] + ["covariance"] * plan.targets.shape[1]
         predictors = train_predictors(problem, targets, roles, plan.svd, self.trainer, progress)
-        return TrainedPosterior(plan, predictors, plan.bracket())
+        return TrainedPosterior(plan, predictors, plan.bracket(), self.svd, self.trainer)
 
 
 @dataclass(frozen=True)
@@ -75,8 +83,10 @@ class TrainedPosterior(Posterior):
     """A posterior whose mean and variance come from evaluating trained copies of the network."""
 
     plan: CovariancePlan
-    predictors: Predictors
+    predictors: NetworkPredictors
     bracket: Head
+    svd_method: SVDMethod | None = None  # how it goes on when more data comes; None for networks trained elsewhere
+    trainer: Trainer | None = None
 
     kind = "trained"
 
@@ -115,8 +125,52 @@ class TrainedPosterior(Posterior):
         return values[:, 0], self.plan.parts(values[:, 1:])
 
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
-        """Exact draws of the linearised network, for N·C small enough for a dense kernel."""
-        return Exact().fit(self.plan.problem).sample(count, generator=generator)
+        """Draws of the linearised network around the trained mean, with the covariance of the Gaussian process itself.
+
+        So they carry neither the Monte-Carlo error of ``covariance`` nor that of its rank; their variance lies in the bracket
+        of ``predict``. Cost: a dense factorisation once, (N·C)³/3 operations, and then as for :class:`Exact`; memory (N·C)²
+        and (P + N·C)·count numbers.
+        """
+        drawn = self._spread.sample(count, generator=generator)
+        return replace(drawn, centre=lambda x: self._evaluate(x)[0])
+
+    @cached_property
+    def _spread(self) -> ExactPosterior:
+        """The exact posterior of the same points had all residuals been zero."""
+        problem = self.plan.problem
+        return Exact(problem.network.dtype).fit(replace(problem, residual=torch.zeros_like(problem.residual)))
+
+    def update(
+        self,
+        x: Data,
+        y: Tensor | None = None,
+        *,
+        noise_var: float | Tensor | None = None,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+    ) -> "TrainedPosterior":
+        """The posterior with more data: the copies go on training from where they are, to their new shifted targets.
+
+        The singular vectors are found anew. What a copy answers is linear in its target (while it is near its tangent), so each
+        starts from the combination of old copies whose targets come nearest to its own. Rank and tail stay, and the tail's
+        draws are the old ones with noise for the new points. Cost: the partial SVD and (1 + K + T) trainings, which are short
+        where little has changed; memory as in :class:`TrainedNetworks`.
+        """
+        if self.svd_method is None or self.trainer is None:
+            raise ValueError(
+                "these networks were trained elsewhere, or by a trainer that files cannot hold, so it is not known how to go "
+                "on; call ntkgp.plan_training or ntkgp.fit with all data"
+            )
+        old, (whole, _) = self.plan.problem, with_more(self.plan.problem, x, y, noise_var)
+        plan = self.plan.extended(whole, self.svd_method, generator)
+        before = torch.cat([old.residual.unsqueeze(1), self.plan.targets], dim=1) / old.noise_std.unsqueeze(1)
+        targets = torch.cat([whole.residual.unsqueeze(1), plan.targets], dim=1)
+        mix = torch.linalg.pinv(before) @ (targets[: len(before)] / old.noise_std.unsqueeze(1))
+        trained = self.predictors.trained
+        start = mix.T @ (trained.deltas / trained.scale.unsqueeze(1)).to(mix)
+        roles = ["mean"] + ["covariance"] * plan.targets.shape[1]
+        predictors = train_predictors(whole, targets, roles, plan.svd, self.trainer, progress, start)
+        return TrainedPosterior(plan, predictors, plan.bracket(), self.svd_method, self.trainer)
 
     def state(self) -> State:
         """All that the posterior is made of, less the network; the copies as their displacements from it."""
@@ -125,11 +179,14 @@ class TrainedPosterior(Posterior):
             raise ValueError(
                 f"only TightCovariance and PaperCovariance can be saved, got {type(self.plan.estimate).__name__}, which is code"
             )
-        assert isinstance(self.predictors, NetworkPredictors)
         weights = self.predictors.trained
+        # Of somebody else's classes only the results can be kept: they are code.
+        svd_kind, trainer_kind = _name_of(self.svd_method, SVDS), _name_of(self.trainer, TRAINERS)
+        how = ({"svd_method": self.svd_method} if svd_kind else {}) | ({"trainer": self.trainer} if trainer_kind else {})
         double = {"dtype": torch.float64, "device": "cpu"}
         return problem_state(self.plan.problem) | State.of(
-            estimate=names[0], svd=self.plan.svd, tail=self.plan.tail, bracket=self.bracket, deltas=weights.deltas,
+            estimate=names[0], svd=self.plan.svd, z=self.plan.z, noise=self.plan.noise, tail=self.plan.tail,
+            bracket=self.bracket, svd_kind=svd_kind, trainer_kind=trainer_kind, **how, deltas=weights.deltas,
             scale=weights.scale, steps=weights.steps, converged=weights.converged,
             accuracy=torch.tensor(weights.accuracy, **double),  # not JSON, which knows no NaN
             losses=torch.tensor(weights.losses, **double).reshape(-1, len(weights.scale)), seconds=weights.seconds,
@@ -143,7 +200,8 @@ class TrainedPosterior(Posterior):
         if estimate not in ESTIMATES:
             raise ValueError(f"'estimate' must be one of {list(ESTIMATES)}, got {estimate!r}")
         svd = state.build(PartialSVD, "svd", double, u="NC K", s="K", v="P K", residuals="K")
-        plan = CovariancePlan(problem, svd, ESTIMATES[estimate](), state.tensor("tail", "NC T", double))
+        noise, z = state.tensor("noise", "NC T", double), state.tensor("z", "P Z", double)
+        plan = CovariancePlan(problem, svd, ESTIMATES[estimate](), z, noise, state.tensor("tail", "NC T", double))
         deltas = state.tensor("deltas", "1+K+T P")
         weights = TrainedWeights(
             deltas=deltas,
@@ -156,4 +214,19 @@ class TrainedPosterior(Posterior):
         )
         copies = Copies(problem.network.to(deltas.dtype), problem.tangent.space, problem.tangent.scales)
         bracket = state.build(Head, "bracket", double, v="P K", image="P K", values="K")
-        return cls(plan, NetworkPredictors(copies, weights), bracket)
+        svd_method, trainer = (
+            _rebuilt(state, "svd_method", "svd_kind", SVDS),
+            _rebuilt(state, "trainer", "trainer_kind", TRAINERS),
+        )
+        return cls(plan, NetworkPredictors(copies, weights), bracket, svd_method, trainer)
+
+
+def _name_of(part: object, kinds: Mapping[str, type]) -> str | None:
+    return next((name for name, kind in kinds.items() if type(part) is kind), None)
+
+
+def _rebuilt(state: State, name: str, kind: str, kinds: Mapping[str, type[T]]) -> T | None:
+    chosen = state.fact(kind, str, type(None))
+    if chosen is not None and chosen not in kinds:
+        raise ValueError(f"{kind!r} must be one of {list(kinds)}, got {chosen!r}")
+    return None if chosen is None else state.build(kinds[chosen], name)

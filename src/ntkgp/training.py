@@ -65,6 +65,7 @@ class TrainingTask:
     metric: Metric
     amplitude: float  # prior standard deviation of the outputs, what a signal is measured by
     roles: list[str]  # "mean" or "covariance", one per target: the paper trains the two at different rates
+    start: Float[Tensor, "S P"] | None = None  # displacements to start from, for targets of scale one; None for θ0
 
     def fit_error(self, change: Float[Tensor, "S N C"]) -> Float[Tensor, "S"]:
         """The data term of each copy's loss."""
@@ -81,7 +82,16 @@ class TrainingTask:
     def subset(self, keep: Tensor) -> "TrainingTask":
         """The same for fewer copies."""
         roles = [role for role, stays in zip(self.roles, keep.tolist(), strict=True) if stays]
-        return replace(self, targets=self.targets[keep], roles=roles)
+        return replace(self, targets=self.targets[keep], roles=roles, start=None if self.start is None else self.start[keep])
+
+    def initial(self, scale: Float[Tensor, "S"]) -> Float[Tensor, "S P"]:
+        """Where the copies start: at θ0, or where they were told to if that is nearer to their targets."""
+        if self.start is None:
+            return self.zeros()
+        start = self.start * scale.unsqueeze(1)
+        with torch.no_grad():
+            better = self.loss(start) < self.fit_error(torch.zeros_like(self.targets))
+        return start * better.unsqueeze(1)
 
     def zeros(self) -> Float[Tensor, "S P"]:
         """All copies at θ0."""
@@ -157,7 +167,7 @@ class AcceleratedGD(Trainer):
         size = task.targets.square().mean(dim=(1, 2)).sqrt()
         scale = torch.where(size > 0, signal * task.amplitude / size.clamp_min(torch.finfo(size.dtype).tiny), 1.0)
         task = task.scaled(scale)
-        S, final = len(task.targets), task.zeros()
+        S, final = len(task.targets), task.initial(scale)
         steps, accuracy, record = [self.max_steps] * S, [math.inf] * S, _Record(S)
         active = torch.arange(S, device=final.device)
         point, ahead = final.clone(), final.clone()  # where the copies are, and where momentum looks
@@ -254,7 +264,7 @@ class Adam(Trainer):
         start = time.perf_counter()
         scale = task.targets.new_full((len(task.targets),), self.signal)
         task = task.scaled(scale)
-        S, final, record = len(task.targets), task.zeros(), _Record(len(task.targets))
+        S, final, record = len(task.targets), task.initial(scale), _Record(len(task.targets))
         mean = torch.tensor([role == "mean" for role in task.roles], device=task.x.device)
         rates = {True: self.lr, False: self.lr / 2 if self.covariance_lr is None else self.covariance_lr}
         # torch's Adam has one rate per parameter group, so the two kinds of copies are two stacks.

@@ -56,6 +56,7 @@ class CGLS:
         c: Float[Tensor, "P S"],
         precondition: Product,
         *,
+        start: Float[Tensor, "P S"] | None = None,
         rough: Product | None = None,
         progress: bool = False,
     ) -> Solution:
@@ -65,21 +66,23 @@ class CGLS:
             product: v ↦ G v.
             c: right-hand sides.
             precondition: r ↦ about (G + I)⁻¹ r.
+            start: a guess, such as the solution of a similar problem; None takes the preconditioner's.
             rough: a cheaper, less precise product; steps are then made with it, three digits at a time, and every residual that
                 decides anything is computed afresh with `product` (iterative refinement).
             progress: show a progress bar.
         """
         step_product, digits = (product, 0.0) if rough is None else (rough, 1e-3)
-        x = precondition(c)
-        scale = (c * x).sum(dim=0).sqrt().clamp_min(torch.finfo(c.dtype).tiny)
-        iterations, start = 0, None
+        guess = precondition(c)
+        scale = (c * guess).sum(dim=0).sqrt().clamp_min(torch.finfo(c.dtype).tiny)
+        x = guess if start is None else start
+        iterations, first = 0, None
         bar = tqdm(total=self.max_iterations, disable=not progress, desc="solving", leave=False, mininterval=0.5)
         while True:
             r = c - product(x) - x  # afresh: what conjugate gradients carry along drifts
             z = precondition(r)
             rz = (r * z).sum(dim=0).clamp_min(0)
             norm = torch.linalg.vector_norm(r, dim=0)
-            start = norm.clone() if start is None else start
+            first = norm.clone() if first is None else first
             done = rz.sqrt() <= self.tol * scale
             if bool(done.all()) or iterations >= self.max_iterations:
                 break
@@ -107,7 +110,7 @@ class CGLS:
                 NumericalWarning,
                 stacklevel=2,
             )
-        ratio = float((norm / start.clamp_min(torch.finfo(c.dtype).tiny)).max())
+        ratio = float((norm / first.clamp_min(torch.finfo(c.dtype).tiny)).max())
         return Solution(x, iterations, accuracy, ratio, converged)
 
 

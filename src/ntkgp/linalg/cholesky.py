@@ -22,9 +22,14 @@ def cholesky(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
         tensor([[2., 0.],
                 [0., 2.]])
     """
+    return factorise(matrix)[0]
+
+
+def factorise(matrix: Float[Tensor, "n n"]) -> tuple[Float[Tensor, "n n"], float]:
+    """The same, and what was added to the diagonal."""
     factor, info = torch.linalg.cholesky_ex(matrix)
     if not info.any():
-        return factor
+        return factor, 0.0
     level = torch.finfo(matrix.dtype).eps * float(matrix.diagonal().sum())
     jitter = 0.0
     for jitter in [level * 10.0**power for power in range(6)]:
@@ -36,9 +41,9 @@ def cholesky(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
                 f"the kernel matrix is singular to working precision beside this noise: {jitter:.1e} times the noise variance "
                 f"was added to it (the answer is that of noise_var × {1 + jitter:.3g}); raise noise_var or remove duplicates",
                 NumericalWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-            return factor
+            return factor, jitter
     raise ValueError(
         f"expected a positive definite matrix, got one that {jitter:.1e} times the noise variance does not make so; "
         "check the data for non-finite or astronomically large values, or raise noise_var"

@@ -56,6 +56,11 @@ class Head:
         """K."""
         return len(self.values)
 
+    @property
+    def slack(self) -> float:
+        """What the lower bound suffers from, in units of the noise: directions left out, and those not converged."""
+        return self.coupling + self.tail
+
     @cached_property
     def _seen(self) -> tuple[Tensor, Tensor, Tensor]:
         """B/λ and the Cholesky factor of (B/λ)ᵀ(B/λ) + 1/λ, over the directions that A sees at all; which those are."""

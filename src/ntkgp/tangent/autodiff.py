@@ -95,6 +95,10 @@ class AutodiffRows:
         """The same for fewer points."""
         return AutodiffRows(self.network, self.space, self.scales, self.x[rows], self.outputs)
 
+    def joined(self, more: "AutodiffRows") -> "AutodiffRows":
+        """The same at these points and more."""
+        return AutodiffRows(self.network, self.space, self.scales, torch.cat([self.x, more.x]), self.outputs)
+
     def working_numbers(self, columns: int) -> int:
         """Rows of J, or the activations of `columns` copies of the network (guessed from the sizes of its weights)."""
         activations = sum(shape.numel() ** 0.5 for shape in self.network.space.shapes.values())

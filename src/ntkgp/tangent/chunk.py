@@ -98,10 +98,13 @@ class Chunk:
         return Chunk([_mapped(factor, lambda t: t.new_empty(points, *t.shape[1:])) for factor in self.factors], others, points)
 
     def write(self, start: int, part: "Chunk") -> None:
-        """Put the factors of some points where they belong."""
+        """Put the factors of some points where they belong.
+
+        Past autograd's count of changes: what it has saved are views of other rows, which stay what they were.
+        """
         for mine, theirs in zip(self.factors, part.factors, strict=True):
             for name, tensor in theirs.tensors.items():
-                mine.tensors[name][start : start + part.count] = tensor
+                mine.tensors[name].data[start : start + part.count] = tensor.detach()
 
     def working_numbers(self, columns: int) -> int:
         """Numbers per point in the largest intermediate of a product with `columns` columns."""

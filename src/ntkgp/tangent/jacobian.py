@@ -1,16 +1,20 @@
 """J(x), the NC×P derivative of the network's outputs by its (scaled) parameters at θ0, as an operator."""
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ntkgp.tangent.chunk import Chunk, Layout
+from ntkgp.tangent.kept import Kept
 from ntkgp.tangent.memory import free_bytes
 
 COLUMNS = 1024  # multiplied together: enough to keep matrix products busy
 TILE = 256  # points of a kernel block: small enough for the cache
+
+Source = Callable[[], Iterator[Chunk]]
 
 
 class Jacobian:
@@ -18,15 +22,30 @@ class Jacobian:
 
     Args:
         layout: of the parameters.
-        chunks: yields the rows of J in the order of the points, each time it is called; whether they are kept or computed
+        sources: each yields rows of J in the order of the points, each time it is called; whether they are kept or computed
             anew is its affair.
         points: N.
         outputs: C.
     """
 
-    def __init__(self, layout: Layout, chunks: Callable[[], Iterator[Chunk]], points: int, outputs: int):
-        self._layout, self._chunks, self.outputs = layout, chunks, outputs
+    def __init__(self, layout: Layout, sources: list[Source], points: int, outputs: int):
+        self._layout, self._sources, self.points, self.outputs = layout, sources, points, outputs
         self.shape = (points * outputs, layout.space.size)
+
+    def extended(self, more: "Jacobian") -> "Jacobian":
+        """The rows of both, one below the other. Cost: the new rows; those that were there at first are not touched.
+
+        The rows that came later are kept together, in memory with room for more, however few came at a time.
+        """
+        *before, last = self._sources
+        if before and isinstance(last, Kept) and len(more._sources) == 1 and isinstance(new := more._sources[0], Kept):
+            sources = [*before, last.extended(new.chunk)]
+        else:
+            sources = [*self._sources, *more._sources]
+        return Jacobian(self._layout, sources, self.points + more.points, self.outputs)
+
+    def _chunks(self) -> Iterator[Chunk]:
+        return chain.from_iterable(source() for source in self._sources)
 
     def matmat(self, v: Float[Tensor, "P S"]) -> Float[Tensor, "NC S"]:
         """J v. Cost: 2·N·C·P·S operations by factors; memory one working set beside the result."""

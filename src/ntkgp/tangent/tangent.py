@@ -10,6 +10,7 @@ from ntkgp.tangent.autodiff import AutodiffRows
 from ntkgp.tangent.chunk import Chunk, Layout
 from ntkgp.tangent.functional import ParameterSpace, PureNetwork
 from ntkgp.tangent.jacobian import Jacobian, working_bytes
+from ntkgp.tangent.kept import Kept
 from ntkgp.tangent.memory import free_bytes
 from ntkgp.tangent.record import LayerFactors
 
@@ -83,7 +84,7 @@ class Tangent:
                 raise ValueError(f"x gave {seen} points in this pass and {points} in the first; batches must stay the same")
             kept = room
 
-        return Jacobian(self.layout, chunks, points, self.outputs)
+        return Jacobian(self.layout, [chunks], points, self.outputs)
 
     def at(self, x: Tensor) -> Jacobian:
         """J(x); its factors are kept if they fit half of the free memory. Differentiable in x if x asks for gradients."""
@@ -92,18 +93,17 @@ class Tangent:
         rows = max(1, min(len(x), working_bytes(x.device) // max(8 * numbers, 1), 65536))
         parts = x.split(rows)
         if len(parts) == 1:
-            only = self.chunk(x)
-            return Jacobian(self.layout, lambda: iter([only]), len(x), self.outputs)
+            return Jacobian(self.layout, [Kept.of(self.chunk(x))], len(x), self.outputs)
         sample = self.chunk(x[:1].detach())
         if not self._fits(sample, len(x)):
-            return Jacobian(self.layout, lambda: map(self.chunk, parts), len(x), self.outputs)
+            return Jacobian(self.layout, [lambda: map(self.chunk, parts)], len(x), self.outputs)
         if x.requires_grad:
             each = [self.chunk(part) for part in parts]
-            return Jacobian(self.layout, lambda: iter(each), len(x), self.outputs)
+            return Jacobian(self.layout, [lambda: iter(each)], len(x), self.outputs)
         room = sample.room_for(len(x), self._others(x))
         for k, part in enumerate(parts):
             room.write(k * rows, self.chunk(part))
-        return Jacobian(self.layout, lambda: iter([room]), len(x), self.outputs)
+        return Jacobian(self.layout, [Kept.of(room)], len(x), self.outputs)
 
     def chunk(self, x: Tensor) -> Chunk:
         """The rows of J at a few points: one forward and C backward passes."""
