@@ -3,14 +3,19 @@
 import contextlib
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from ntkgp._bookmark import NOWHERE
 from ntkgp._types import NumericalWarning
+from ntkgp.archive import State
+from ntkgp.checkpoint import Progress
 from ntkgp.linalg.head import Head
 from ntkgp.linalg.operator import Operator
+from ntkgp.linalg.space import Space
 from ntkgp.linalg.svd import SVDMethod
 from ntkgp.problem import Problem
 from ntkgp.tangent.memory import free_bytes
@@ -22,29 +27,26 @@ def grow_until_tight(
     problem: Problem,
     head: Head | None,
     rtol: float,
-    points: Tensor | None,
+    points: Tensor,
     max_rank: int,
     svd: SVDMethod,
     kernel_side: bool,
     generator: torch.Generator | None,
     progress: bool,
+    kept: Progress,
 ) -> tuple[Head, float]:
     """A head whose bracket is as tight as asked for, from one that is there or from none; and the width reached."""
-    if points is None:
-        picks = torch.randperm(len(problem.x), generator=generator)[:512]
-        points = problem.x[picks.to(problem.x.device)]
-    else:
-        points = problem.checked(points)
+    points = problem.checked(points)
     limit = min(max_rank, *problem.jacobian.shape)
     with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
         while True:
             if head is None:
-                head = grow(problem, None, min(START, limit), svd, kernel_side, generator, bar)
+                head = grow(problem, None, min(START, limit), svd, kernel_side, generator, bar, kept)
             width = bracket_width(problem, head, points)
             bar.set_postfix(rank=head.rank, bracket=f"{width:.1e}")
-            if width <= rtol or head.rank >= limit:
+            if head.rank >= limit or problem.space.agreed(width <= rtol):
                 break
-            head = grow(problem, head, min(2 * head.rank, limit), svd, kernel_side, generator, bar)
+            head = grow(problem, head, min(2 * head.rank, limit), svd, kernel_side, generator, bar, kept)
     if width > rtol:
         warnings.warn(
             f"the bracket is {width:.2g} wide (relative) at rank {head.rank}, not {rtol:.2g}; raise max_rank, or noise_var",
@@ -62,11 +64,14 @@ def grow(
     kernel_side: bool,
     generator: torch.Generator | None,
     bar: tqdm,
+    kept: Progress | None = None,
 ) -> Head:
     """A head of `rank` directions; those already found are kept, and only new ones are looked for."""
+    stage = f"subspace-{rank}"
+    bookmark = NOWHERE if kept is None else kept.bookmark(stage)
     rows, parameters = problem.jacobian.shape
-    device = problem.network.device
-    v = torch.zeros(parameters, 0, dtype=torch.float64, device=device) if head is None else head.v
+    device, space = problem.network.device, problem.space
+    v = problem.weights_normal(0, generator).double() if head is None else head.v
     image = v if head is None else head.image
     extra = rank - v.shape[1]
     if kernel_side:
@@ -79,23 +84,36 @@ def grow(
         operator = Operator((rows, rows), rest_of_kernel, rest_of_kernel, torch.float64, device)
         new = problem.whitened.rmatmat(svd.subspace(operator, extra, generator))
     else:
-        # Float32 is enough to steer a subspace, except when it is to be the whole row space to the last digit.
-        dtype = torch.float64 if rank == min(rows, parameters) else torch.float32
+        # Float32 is enough to steer a subspace, except when it is to be the whole row space to the last digit. For a float64
+        # network float64: the same subspace then, to many digits, in whatever order and on however many ranks sums are made.
+        dtype = torch.float64 if rank == min(rows, parameters) else torch.promote_types(problem.network.dtype, torch.float32)
         steer = v.to(dtype)
 
         def rest_of_normal(z: Tensor) -> Tensor:
-            z = problem.normal(z - steer @ (steer.T @ z))
+            z = problem.normal(z - steer @ space.gram(steer, z))
             bar.update()
-            return z - steer @ (steer.T @ z)
+            return z - steer @ space.gram(steer, z)
 
-        operator = Operator((parameters, parameters), rest_of_normal, rest_of_normal, dtype, device)
+        operator = Operator((parameters, parameters), rest_of_normal, rest_of_normal, dtype, device, space=space)
         with _tensor_cores():
-            new = svd.subspace(operator, extra, generator).double()
+            new = svd.subspace(operator, extra, generator, bookmark).double()
     for _ in range(2):
-        new = torch.linalg.qr(new - v @ (v.T @ new)).Q
+        new = space.orthonormal(new - v @ space.gram(v, new))
     new = new[:, : min(rows, parameters) - v.shape[1]]
     basis, images = torch.cat([v, new], dim=1), torch.cat([image, problem.normal(new)], dim=1)
-    return Head.of(problem.normal, basis, images, problem.trace, rank)
+    found = Head.of(problem.normal, basis, images, problem.trace, rank, space, parameters)
+    if kept is not None:
+        kept.save("head", State.of(head=found))
+        kept.forget(stage)
+    return found
+
+
+def kept_head(kept: Progress, space: Space) -> Head | None:
+    """The head that a fit before had found."""
+    state = kept.load("head")
+    if state is None:
+        return None
+    return replace(state.build(Head, "head", torch.float64, v="P K", image="P K", values="K"), space=space)
 
 
 def kernel_side(problem: Problem, columns: int) -> bool:
@@ -104,6 +122,8 @@ def kernel_side(problem: Problem, columns: int) -> bool:
     Some four products are made: on the weight side each takes 2·NC·P multiplications a column, with the kernel (NC)² after
     the N²/2 comparisons of points that form it. The kernel is float64, which counts twice beside float32 factors.
     """
+    if problem.shard is not None:
+        return False  # the kernel of points on different ranks is nowhere
     rows, parameters = problem.jacobian.shape
     fits = 4 * 8 * rows**2 < free_bytes(problem.network.device)
     forming = problem.points**2 / 2 * problem.tangent.chunk(problem.network.cast(problem.x[:1])).kernel_operations
@@ -115,8 +135,8 @@ def bracket_width(problem: Problem, head: Head, points: Tensor) -> float:
     """The widest (upper − lower)/upper at some points."""
     jacobian = problem.tangent.at(points)
     prior = jacobian.diag().double()
-    upper = prior - jacobian.matmat(head.explained()).square().sum(dim=1)
-    return float((1 - head.lower(jacobian.matmat(head.v), prior) / upper.clamp_min(1e-300)).max())
+    upper = prior - problem.features(jacobian, head.explained()).square().sum(dim=1)
+    return float((1 - head.lower(problem.features(jacobian, head.v), prior) / upper.clamp_min(1e-300)).max())
 
 
 @contextlib.contextmanager

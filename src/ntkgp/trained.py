@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ntkgp._types import MeanFunction
 from ntkgp.archive import State
+from ntkgp.checkpoint import Checkpoint
 from ntkgp.covariance import (
     CovarianceEstimate,
     CovarianceParts,
@@ -19,6 +20,7 @@ from ntkgp.covariance import (
     TightCovariance,
     plan_covariance,
 )
+from ntkgp.distributed import Group
 from ntkgp.exact import Exact, ExactPosterior
 from ntkgp.linalg.head import Head
 from ntkgp.linalg.svd import DenseSVD, Lanczos, PartialSVD, PowerIteration, RandomizedSVD, SVDMethod
@@ -69,7 +71,14 @@ class TrainedNetworks:
 
     dtype = torch.float64  # of the SVD and the bracket; the copies train in the trainer's
 
-    def fit(self, problem: Problem, generator: torch.Generator | None = None, progress: bool = False) -> "TrainedPosterior":
+    def fit(
+        self,
+        problem: Problem,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        checkpoint: Checkpoint | None = None,
+        group: Group | None = None,
+    ) -> "TrainedPosterior":
         """Find the singular vectors, train all copies, put the posterior together."""
         plan = plan_covariance(problem, self.rank, self.tail, self.svd, self.covariance, generator)
         targets = torch.cat([problem.residual.unsqueeze(1), plan.targets], dim=1)
