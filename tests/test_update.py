@@ -405,7 +405,9 @@ def test_gradients_of_the_old_posterior_survive_an_update(method: str):
 
 
 @each_method
-@pytest.mark.parametrize("name", ["noise per point, two outputs", "float32, two outputs", "weight used directly", "function as prior mean"])
+@pytest.mark.parametrize(
+    "name", ["noise per point, two outputs", "float32, two outputs", "weight used directly", "function as prior mean"]
+)
 def test_updated_posteriors_come_back_from_files(method: str, name: str, tmp_path: Path):
     case = by_name(name)
     posterior, path = in_steps(case, METHODS[method]), tmp_path / "posterior.safetensors"

@@ -5,6 +5,7 @@ read. ``start`` says which fit it belongs to and where its random numbers begin;
 or how far an iteration has come. Vectors are kept whole, so the number of ranks may change in between.
 """
 
+import copy
 import math
 import os
 import time
@@ -32,8 +33,8 @@ class Checkpoint:
     """A folder where ``fit`` keeps its state: called again with the same arguments it goes on from there.
 
     On one process the end is bit for bit that of a fit that was never interrupted (same machine and threads); on another number
-    of ranks it is the same to rounding. The folder holds the last state until it is deleted. A write that fails (a full disk) is a
-    warning, and leaves the state before it.
+    of ranks it is the same to rounding. The folder holds the last state until it is deleted. A write that fails (a full disk)
+    is a warning, and leaves the state before it.
 
     Args:
         folder: made if need be; with a group, rank 0 reads and writes (and where networks are trained, every rank).
@@ -146,6 +147,12 @@ class Progress:
         if self.folder is not None and self.writes:
             self._path(stage).unlink(missing_ok=True)
 
+    def alone(self) -> "Progress":
+        """The same for what each rank does by itself, and reads and writes by itself."""
+        other = copy.copy(self)
+        other.group = None
+        return other
+
     def bookmark(self, stage: str) -> Bookmark:
         """Where an iteration keeps its state."""
         return _InFolder(self, stage)
@@ -170,6 +177,10 @@ class Progress:
         except OSError as error:
             raise _unwritable(self.folder, error) from error
 
+    def same(self, state: State) -> State:
+        """A state as rank 0 has it, where every rank has computed its own; theirs may differ by rounding."""
+        return state if self.group is None else self._broadcast(state) or state
+
     def _broadcast(self, state: State | None) -> State | None:
         """Rank 0's state on all ranks."""
         assert self.group is not None
@@ -177,7 +188,7 @@ class Progress:
         if known is None:
             return None
         names, facts = known
-        found = {name: self.group.copied(None if state is None else state.tensors[name]) for name in names}
+        found = {name: self.group.copied(None if state is None else state.tensors[name], self.device) for name in names}
         return State({name: t for name, t in found.items() if t is not None}, facts)
 
 

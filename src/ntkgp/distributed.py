@@ -1,14 +1,15 @@
-"""Several processes at one fit: who holds which rows, sums over all of them, and one rank's failure as everybody's error.
+"""Several processes at one fit: sums over all of them, and one rank's failure as everybody's error.
 
-Everything that is exchanged goes through :class:`Group`. The protocol: each exchange begins with one number from every rank,
-how it is doing. A rank that fails says so there, and the others stop with its error instead of waiting for a sum that will
-never come. A rank that is killed closes its connections; one that hangs is given up after `timeout` seconds.
+Everything that is exchanged goes through :class:`Group`, which has connections of its own. A rank that fails leaves its error in
+the store of ``torch.distributed`` and closes its connections; a rank that is killed has them closed for it. The others, waiting
+for a sum that will never come, notice at once, look for the error and stop with it. One that hangs is given up after `timeout`.
 """
 
 import contextlib
 import datetime
 import json
 import os
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,11 +18,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _get_default_store
 
 from ntkgp._types import GroupError
 
-FINE, FAILED = 0, 1
-MESSAGE = 2000  # bytes of an error that travel
+MESSAGE = 2000  # letters of an error that are passed on
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Traffic:
     reduced: int = 0  # summed over the ranks: a ring moves 2(R − 1)/R times this over each link
     gathered: int = 0  # collected by every rank
     broadcast: int = 0  # sent by rank 0 to all
-    protocol: int = 0  # how everybody is doing, and sizes
+    protocol: int = 0  # sizes and decisions
     calls: int = 0  # reductions
 
     def since(self, before: "Traffic") -> "Traffic":
@@ -89,12 +90,14 @@ class Group:
             raise ValueError("this process is not a member of the group; call only where it is")
         ranks, limit = dist.get_process_group_ranks(given), datetime.timedelta(seconds=timeout)
         self._ranks = ranks
+        some = len(ranks) < dist.get_world_size()  # then the others do not know of it
         self._make: Callable[[str], Any] = lambda backend: dist.new_group(
-            ranks, timeout=limit, backend=backend, use_local_synchronization=True
+            ranks, timeout=limit, backend=backend, use_local_synchronization=some
         )
-        self._control, self._data = self._make("gloo"), None
+        self._control, self._data, self._broken = self._make("gloo"), None, False
+        # Torch has no public name for it. The prefix is the same on all ranks, and no other group's.
+        self._store, self._name = _get_default_store(), f"ntkgp/{self._control.group_name}"
         self.traffic = Traffic()
-        self._broken, self._told = False, None
 
     @property
     def first(self) -> bool:
@@ -111,11 +114,10 @@ class Group:
         except BaseException as error:
             self._tell(error)
             raise
-        self._check_in()  # nobody leaves before all have come through
+        self.any(False)  # nobody leaves before all have come through
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all ranks, on all of them and in place. Traffic: the size of `values`."""
-        self._check_in()
         self.traffic.reduced += values.numel() * values.element_size()
         self.traffic.calls += 1
         # Products come as the transpose of what they were computed in; their layout is kept.
@@ -139,7 +141,6 @@ class Group:
 
     def gather(self, values: Tensor) -> list[Tensor]:
         """The tensors of all ranks, whose first axes may differ in length, on all ranks. Traffic: the longest of them."""
-        self._check_in()
         counts = torch.zeros(self.size, dtype=torch.int64)
         counts[self.rank] = len(values)
         self.traffic.protocol += 8 * self.size
@@ -203,32 +204,35 @@ class Group:
                         "pass the same on all of them (seed before the network is made, or load the same weights)"
                     )
 
-    def _check_in(self, doing: int = FINE, message: str = "") -> None:
-        """One number from every rank before each exchange; where one has failed, its error."""
-        states = torch.tensor([doing], dtype=torch.int64)
-        self.traffic.protocol += 8
-        with self._lost():
-            dist.all_reduce(states, op=dist.ReduceOp.MAX, group=self._control)
-            if int(states) == FINE:
-                return
-            mine, parts = (
-                message.encode()[:MESSAGE].ljust(MESSAGE),
-                [torch.empty(MESSAGE, dtype=torch.uint8) for _ in self._ranks],
-            )
-            dist.all_gather(parts, torch.frombuffer(bytearray(mine), dtype=torch.uint8), group=self._control)
-        if doing == FINE:
-            said = [(rank, bytes(part.tolist()).decode(errors="replace").strip()) for rank, part in enumerate(parts)]
-            raise GroupError("; ".join(f"rank {rank} stopped: {text}" for rank, text in said if text))
-
     def _tell(self, error: BaseException) -> None:
-        """The others stop with this error at their next exchange."""
-        if self._broken or error is self._told:
+        """Leave word for the others and close the connections, which wakes them."""
+        if self._broken:
             return
-        self._told = error
         where = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{type(error).__name__}: {error} (in {os.path.basename(where.filename)}:{where.lineno})"
-        with contextlib.suppress(GroupError):  # the first error is the one to show
-            self._check_in(FAILED, message)
+        with contextlib.suppress(RuntimeError):  # the store may be gone, with whoever hosted it
+            self._store.set(f"{self._name}/{self.rank}", message[:MESSAGE])
+        self._close()
+
+    def _close(self) -> None:
+        """Nothing more can be exchanged; the process group this was made from is as it was."""
+        self._broken = True
+        for group in (self._control, self._data):
+            if group is not None:
+                with contextlib.suppress(RuntimeError, ValueError):
+                    dist.destroy_process_group(group)
+        self._control = self._data = None
+
+    def _said(self) -> str:
+        """What ranks that failed have left, waiting a moment for it."""
+        for _ in range(20):
+            with contextlib.suppress(RuntimeError):
+                keys = {rank: f"{self._name}/{rank}" for rank in range(self.size)}
+                found = {rank: self._store.get(key).decode() for rank, key in keys.items() if self._store.check([key])}
+                if found:
+                    return "; ".join(f"rank {rank} stopped: {text}" for rank, text in found.items())
+            time.sleep(0.05)
+        return ""
 
     def _for(self, wire: Tensor) -> Any:
         """The communicator for a tensor's device."""
@@ -242,14 +246,16 @@ class Group:
     def _lost(self) -> Iterator[None]:
         """Broken connections and timeouts in words."""
         if self._broken:
-            raise GroupError("this group has lost a rank; start all processes again (from the checkpoint, where there is one)")
+            raise GroupError("this group has lost a rank; make a new one on all ranks, or start all processes again")
         try:
             yield
         except RuntimeError as error:
-            self._broken = True
             slow = "timed out" in str(error).lower() or "timeout" in str(error).lower()
+            said = "" if slow else self._said()
+            self._close()
             what = f"did not answer within {self.timeout:g} s" if slow else "was lost: killed, out of memory, or its machine"
             raise GroupError(
-                f"another rank {what} (noticed by rank {self.rank} of {self.size}); start all processes again, from the "
+                said
+                or f"another rank {what} (noticed by rank {self.rank} of {self.size}); start all processes again, from the "
                 f"checkpoint where there is one. torch says: {str(error).splitlines()[0][:300]}"
             ) from error

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ntkgp._bookmark import NOWHERE, Bookmark
 from ntkgp.linalg.svd import PartialSVD
 from ntkgp.problem import Problem
 from ntkgp.tangent.memory import rows_per_chunk
@@ -51,6 +52,11 @@ class NetworkPredictors(Predictors):
         return torch.cat(parts, dim=1).T / self.trained.scale
 
 
+def copies_of(problem: Problem, trainer: Trainer) -> Copies:
+    """How displacements become networks, in the dtype of the trainer."""
+    return Copies(problem.network.to(trainer.dtype), problem.tangent.space, problem.tangent.scales)
+
+
 def train_predictors(
     problem: Problem,
     targets: Float[Tensor, "NC S"],
@@ -59,17 +65,17 @@ def train_predictors(
     trainer: Trainer,
     progress: bool = False,
     start: Float[Tensor, "S P"] | None = None,
+    bookmark: Bookmark = NOWHERE,
 ) -> NetworkPredictors:
     """Algorithm 1 on every column of `targets` (in units of y), all copies as one stacked batch.
 
     `head` is a partial SVD of the whitened Jacobian, of any rank: it gives the trainer its step and metric. `start` are
     displacements to start from, for the targets as they are.
     """
-    dtype, network = trainer.dtype, problem.network.to(trainer.dtype)
-    copies = Copies(network, problem.tangent.space, problem.tangent.scales)
+    dtype, copies = trainer.dtype, copies_of(problem, trainer)
     task = TrainingTask(
         copies=copies,
-        x=network.cast(problem.x),
+        x=copies.network.cast(problem.x),
         targets=targets.T.unflatten(1, (-1, problem.outputs)).to(dtype),
         weights=problem.loss_weights.to(dtype),
         beta=problem.beta,
@@ -78,7 +84,9 @@ def train_predictors(
         roles=roles,
         start=None if start is None else start.to(dtype),
     )
-    return NetworkPredictors(copies, trainer.train(task, progress))
+    # Trainers of somebody else's need not know of bookmarks.
+    trained = trainer.train(task, progress) if bookmark is NOWHERE else trainer.train(task, progress, bookmark)
+    return NetworkPredictors(copies, trained)
 
 
 def head_predictors(problem: Problem, svd: PartialSVD) -> LinearPredictors:
