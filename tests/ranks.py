@@ -13,8 +13,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from problems import Case, by_name
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+import ntkgp
 
 TIMEOUT = 20.0  # of the groups under test
+TIGHT = ntkgp.CGLS(tol=1e-11, max_iterations=5000)
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["ntkgp", "problems", "ranks"])
 
@@ -83,3 +89,20 @@ def cut(count: int, size: int, rank: int, how: str = "even") -> slice:
         "empty first": [0, *(round(count * k / max(1, size - 1)) for k in range(size))],
     }[how]
     return slice(edges[rank], edges[rank + 1])
+
+
+def seed(value: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(value)
+
+
+def shard_of(
+    name: str, size: int, rank: int, how: str, loader: bool = False
+) -> tuple[Case, Any, Tensor | None, float | Tensor]:
+    """A rank's part of a case: data, targets, and the noise that goes with it."""
+    case = by_name(name)
+    here = cut(len(case.x), size, rank, how)
+    noise = case.noise_var[here] if isinstance(case.noise_var, Tensor) else case.noise_var
+    if not loader:
+        return case, case.x[here], case.y[here], noise
+    part = TensorDataset(case.x[here], case.y[here])
+    return case, DataLoader(part, batch_size=5) if len(part) else [], None, noise

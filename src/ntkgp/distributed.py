@@ -1,8 +1,9 @@
 """Several processes at one fit: sums over all of them, and one rank's failure as everybody's error.
 
-Everything that is exchanged goes through :class:`Group`, which has connections of its own. A rank that fails leaves its error in
-the store of ``torch.distributed`` and closes its connections; a rank that is killed has them closed for it. The others, waiting
-for a sum that will never come, notice at once, look for the error and stop with it. One that hangs is given up after `timeout`.
+Everything that is exchanged goes through :class:`Group`, which has connections of its own. A rank that fails leaves its error
+in the store of ``torch.distributed`` and closes its connections; a rank that is killed has them closed for it. The others,
+waiting for a sum that will never come, notice at once, look for the error and stop with it. One that hangs is given up after
+`timeout`.
 """
 
 import contextlib

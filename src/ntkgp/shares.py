@@ -1,4 +1,4 @@
-"""The copies of a network shared out over ranks: each trains its own on all points, and nothing is exchanged until they are done.
+"""The copies of a network shared out over ranks: each trains its own on all points, and nothing is exchanged until they end.
 
 Copies do not depend on each other, so this costs one gathering of S·P numbers in all, where sharing out the points would cost a
 sum of S·P numbers at every step. A share that was begun stays one: whatever rank takes it over trains it as the batch it was.
@@ -6,6 +6,7 @@ sum of S·P numbers at every step. A share that was begun stays one: whatever ra
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 from jaxtyping import Float
 from torch import Tensor
@@ -23,7 +24,7 @@ def shares_of(copies: int, group: Group | None) -> list[list[int]]:
     """Copies from where to where: one share a rank, about equal, none empty."""
     size = 1 if group is None else min(group.size, copies)
     edges = [copies * k // size for k in range(size + 1)]
-    return [[start, stop] for start, stop in zip(edges, edges[1:], strict=False)]
+    return [[start, stop] for start, stop in pairwise(edges)]
 
 
 def train_shares(

@@ -101,11 +101,8 @@ class TrainedNetworks:
             state = kept.same(State.of(svd=found.svd, z=found.z, noise=found.noise, tail=found.tail, shares=shares))
             kept.save("plan", state)
         svd = state.build(PartialSVD, "svd", double, u="NC K", s="K", v="P K", residuals="K")
-        z, noise, tail = (
-            state.tensor("z", "P Z", double),
-            state.tensor("noise", "NC T", double),
-            state.tensor("tail", "NC T", double),
-        )
+        z, noise = state.tensor("z", "P Z", double), state.tensor("noise", "NC T", double)
+        tail = state.tensor("tail", "NC T", double)
         return CovariancePlan(problem, svd, self.covariance, z, noise, tail), state.fact("shares", list)
 
 
