@@ -136,7 +136,7 @@ def test_functions_queries_and_files(memory: int | None, tmp_path: Path):
 
 def tuned_values(rank: int, size: int, rows: int, noise_known: bool):
     x = torch.randn(rows, 2, generator=seed(1), dtype=torch.float64)
-    y, here = torch.sin(2 * x[:, 0]) + 0.1 * x[:, 1], cut(rows, size, rank, "uneven" if rows < 100 else "even")
+    y, here = torch.sin(2 * x[:, 0]) + 0.1 * x[:, 1], cut(rows, max(size, 1), rank, "uneven" if rows < 100 else "even")
     noise = 0.01 + 0.01 * torch.rand(rows, generator=seed(2), dtype=torch.float64)
     net = ntkgp.mlp(2, width=8, activation=nn.SiLU(), generator=seed()).double()
     options = {"points": 30, "starts": 1, "steps": 5, "generator": seed(rank)}
@@ -192,13 +192,10 @@ def test_traffic_is_as_documented(split: bool):
             assert reduced == 8 * parameters * columns
             assert gathered == (8 * padded // 2 * columns if split else 0)
         in_products = sum(reduced for _, reduced, _ in products)
-        K, T, wide = 6, 3, 8  # the head's columns, of which there are at most P = 9
-        if not split:  # the right-hand sides, the trace
-            assert total["reduced"] == in_products + 8 * parameters * (1 + T) + 8
-            solver = [columns for columns, *_ in products if columns == 1 + T]
-            assert len(solver) >= iterations
-        assert total["protocol"] <= 0.5 * total["reduced"] + 5000
-        assert wide > K
+        if not split:  # beside products: the right-hand sides of the mean and three draws, and one number for the trace
+            assert total["reduced"] == in_products + 8 * parameters * 4 + 8
+            assert [columns for columns, *_ in products].count(4) >= iterations
+        assert total["protocol"] < 10_000 + 8 * len(products)
 
 
 def failing(rank: int, size: int, how: str):
@@ -223,7 +220,7 @@ def failing(rank: int, size: int, how: str):
                     os.kill(os.getpid(), signal.SIGKILL)
                 if how == "late error":
                     raise MemoryError("nothing left")
-                time.sleep(12)
+                time.sleep(8)
             return product(self, v)
 
         Problem.normal = fails
@@ -258,15 +255,13 @@ def test_the_error_of_one_rank_stops_all(how: str, there: str | None, elsewhere:
         kind, message, seconds, again = answer
         assert (there if rank == 1 else elsewhere) in message, answer
         assert kind == "GroupError" or rank == 1
-        assert seconds < TIMEOUT
+        assert rank == 1 or seconds < TIMEOUT
         assert again in (None, 3.0)  # the process group itself is whole: a new Group can be made of it
 
 
 def test_without_a_group():
     with pytest.raises(RuntimeError, match="not initialised"):
         ntkgp.Group()
-    with pytest.raises(RuntimeError, match="not initialised"):
-        by_name("paper mlp").fit(ntkgp.LowRank(rank=2), group=object())
 
 
 def refused(rank: int):
