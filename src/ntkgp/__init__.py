@@ -24,6 +24,7 @@ from ntkgp.paper import (
 )
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.problem import network_mean
+from ntkgp.select import select
 from ntkgp.table import tune_table
 from ntkgp.trained import TrainedNetworks
 from ntkgp.training import AcceleratedGD, Adam
@@ -80,6 +81,7 @@ __all__ = [
     "query_posterior_covariance",
     "query_posterior_mean",
     "report",
+    "select",
     "train_posterior_covariance",
     "train_posterior_mean",
     "tune",

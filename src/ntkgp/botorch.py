@@ -190,9 +190,9 @@ class NTKGPModel(Model, FantasizeMixin):
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> "NTKGPModel":
         """A new model that has also seen (X, Y), hyper-parameters and transforms kept.
 
-        Without batches and gradients the exact posterior is updated, by rows of its Cholesky factor. Else (fantasies; some outputs
-        only) the model remembers the new points, differentiably, and every query is conditioned on them, at n' points more a
-        batch: made for the few points of a look-ahead, not for many.
+        Without batches and gradients the exact posterior is updated. Else (fantasies; some outputs only) the model remembers
+        the new points, differentiably, and every query is conditioned on them, at n' points more a batch: made for the few
+        points of a look-ahead, not for many.
 
         Args:
             X: (*batch, n', d).

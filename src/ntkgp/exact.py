@@ -18,6 +18,7 @@ from ntkgp.tangent.memory import free_bytes, rows_per_chunk
 
 BLOCK = 128  # points whose kernel is formed together in `joint`: few calls, little thrown away
 COLUMNS = 1024  # functions drawn together
+GOLDEN = 0.6180339887498949  # its multiples visit all points evenly
 TRUSTED = 100  # times the rounding unit: a backward error above it is not that of a stable factorisation
 
 
@@ -185,10 +186,12 @@ class ExactPosterior(Posterior):
         """The posterior with more data, by new rows of the Cholesky factor; what this one holds is shared, not copied.
 
         Cost for m points: (N·C)²·(m·C + 2) operations, and m·C·(N·C) numbers written; now and then, when a quarter of all has
-        come later, (N·C)² numbers are moved. Growing by rows is stable, so nothing drifts; the residuals of the new rows are
-        measured every time, those of all rows when the factor is moved, and should they ever not be those of a stable
-        factorisation, all is factorised anew: `backward_error` and `refactored` tell. The answer stays exact however many
-        points there are; a ValueError says when the factor no longer fits in memory, where :class:`LowRank` goes on.
+        come later, (N·C)² numbers are moved. Memory: 2·m·C·(N·C) numbers more, twice (N·C)² while the factor is moved.
+
+        Growing by rows is stable, so nothing drifts. The residuals of the new rows and of an old point, another one each time,
+        are measured, and those of all rows when the factor is moved; should they ever not be those of a stable factorisation,
+        all is factorised anew: `backward_error` and `refactored` tell. The answer stays exact however many points there are; a
+        ValueError says when the factor no longer fits in memory, where :class:`LowRank` goes on.
         """
         whole, new = with_more(self.problem, x, y, noise_var)
         _check_room(whole)
@@ -202,13 +205,15 @@ class ExactPosterior(Posterior):
         r = whole.whitened_residual
         alpha = cholesky.solve(r.unsqueeze(1)).squeeze(1)
         if cholesky.count == 0:  # in one piece again: time to look at all rows
-            operator = whole.whitened
+            rows, operator = slice(None), whole.whitened
             product = operator.matmat(operator.rmatmat(alpha.unsqueeze(1))).squeeze(1) + alpha
-        else:
-            old, late = alpha.split([len(self.alpha), len(block)])
-            product = cross @ old + block @ late
-        rows = len(product)
-        error = cholesky.backward_error(product + cholesky.jitter * alpha[-rows:] - r[-rows:], alpha, r)
+        else:  # the new rows, and those of an old point, which would show what is wrong with the others
+            turn = int(whole.points * GOLDEN % 1 * self.problem.points)
+            rows = [*range(turn * whole.outputs, (turn + 1) * whole.outputs), *range(len(self.alpha), len(r))]
+            old = whole.tangent.at(whole.x[turn : turn + 1]).kernel(whole.jacobian) / whole.noise_std
+            old = old @ alpha / whole.noise_std[rows[: len(old)]] + alpha[rows[: len(old)]]
+            product = torch.cat([old, cross @ alpha[: len(self.alpha)] + block @ alpha[len(self.alpha) :]])
+        error = cholesky.backward_error(product + cholesky.jitter * alpha[rows] - r[rows], alpha, r)
         if not error <= TRUSTED * torch.finfo(alpha.dtype).eps:
             return self._anew(whole)
         return ExactPosterior(whole, cholesky, alpha, error, self.refactored)

@@ -24,9 +24,9 @@ from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.problem import Problem
 from ntkgp.sharded import Split, replicated
 from ntkgp.stored_problem import problem_state, stored_problem
-from ntkgp.tangent.memory import free_bytes
+from ntkgp.tangent.memory import free_bytes, rows_per_chunk
 
-COLUMNS = 256  # functions drawn together
+TOGETHER = 64  # functions drawn together, or as many more as need less than a gigabyte
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ class LowRankPosterior(Posterior):
 
         So they do not depend on the rank. Their variance lies in the bracket of ``predict``: with a tail it is what the
         variance there estimates without bias, without one it is not above it. Cost: that of the mean with `count` right-hand
-        sides; memory (P + N·C)·count numbers, and 6·P a function for 256 of them at a time.
+        sides; memory (P + N·C)·count numbers, and 6·P a function for those solved together (64, or 1 GiB).
         """
         check_count(count, "count", 1)
         problem, solver = self.problem, self.method.solver
@@ -259,7 +259,8 @@ class LowRankPosterior(Posterior):
         r = problem.whitened_residual.double().unsqueeze(1)
         weights = problem.weights_normal(count, generator).double()
         noise = problem.rows_normal(count, generator)
-        for z, e in zip(weights.split(COLUMNS, dim=1), noise.split(COLUMNS, dim=1), strict=True):
+        columns = max(TOGETHER, rows_per_chunk(6 * 8 * problem.tangent.space.size, budget=2**30))
+        for z, e in zip(weights.split(columns, dim=1), noise.split(columns, dim=1), strict=True):
             c = problem.whitened.rmatmat(r - e.double()) - problem.normal(z)
             z += solver.solve(problem.normal, c, self.head.precondition, rough=_rough(problem), space=problem.space).x
         return FunctionSample(problem, weights)
