@@ -31,9 +31,9 @@ def measure(points: int, width: int, rank: int, outputs: int, weight_side: bool,
     """Fit and query one setting; runs in a process of its own."""
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore", ntkgp.NumericalWarning)  # the number of iterations is fixed on purpose
-    chosen = lowrank.kernel_side
+    chosen = lowrank.choose_side
     if weight_side:
-        lowrank.kernel_side = lambda problem, columns: False
+        lowrank.choose_side = lambda problem, columns, solved: "weights"
     g = torch.Generator().manual_seed(0)
     net = ntkgp.mlp(8, outputs, width=width, generator=g).to(device)
     method = ntkgp.LowRank(rank=rank, solver=ntkgp.CGLS(tol=0.0, max_iterations=ITERATIONS))
@@ -58,7 +58,7 @@ def measure(points: int, width: int, rank: int, outputs: int, weight_side: bool,
     return {
         "parameters": problem.jacobian.shape[1], "seconds": seconds, "stages": posterior.seconds, "peak_bytes": peak.bytes,
         "data_bytes": data, "factor_bytes": factors, "beyond_bytes": peak.bytes - data - factors,
-        "kernel_side": not weight_side and chosen(problem, rank), "iterations": posterior.solution.iterations,
+        "kernel_side": not weight_side and chosen(problem, rank, 1) == "kernel", "iterations": posterior.solution.iterations,
     }  # fmt: skip
 
 

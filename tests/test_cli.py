@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,11 @@ from torch import nn
 from typer.testing import CliRunner, Result
 
 import ntkgp
+from benchmarks import million_rows_cli
+from benchmarks.report import rows_cli
 from ntkgp import table_folder, table_model
 from ntkgp.cli import app
+from ntkgp.figure1 import environment
 from ntkgp.group_noise import PSEUDO, group_noise
 from ntkgp.structure import describe, rebuild
 from ntkgp.table_files import Column, encode
@@ -160,7 +165,7 @@ def test_a_category_of_digits_stays_a_category(tmp_path: Path):
     run("fit", tmp_path / "train.csv", "--target", "y", "--out", tmp_path / "model", "--quiet", *SMALL)
     out, result = predictions(tmp_path / "model", pl.DataFrame({"code": [1, 2]}), tmp_path)
     assert len(out) == 2
-    assert result.stderr == ""
+    assert "warning" not in result.stderr
 
 
 def test_missing_values_are_named_and_can_be_dropped(home: Path, tmp_path: Path):
@@ -259,6 +264,98 @@ def test_beyond_the_dense_limit_the_posterior_is_of_low_rank(home: Path, tmp_pat
     p = model.predict(test)
     assert bool((p.lower <= p.variance).all())
     assert bool((p.variance <= p.upper).all())
+
+
+def test_the_mean_alone(home: Path, tmp_path: Path):
+    new = houses(30, seed=2)
+    whole, _ = predictions(home / "model", new, tmp_path)
+    alone, _ = predictions(home / "model", new, tmp_path, "--mean-only")
+    assert alone.columns == ["mean"]
+    np.testing.assert_allclose(alone["mean"], whole["mean"], rtol=1e-6)
+
+
+@pytest.mark.usefixtures("_quick")
+def test_noise_is_judged_by_rows_beyond_a_first_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Tuning on 20 rows cannot tell the noise; 300 rows beyond a fit to 100 can."""
+    for name, value in {"DENSE": 50, "PILOT": 100, "JUDGES": 300}.items():
+        monkeypatch.setattr(table_model, name, value)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (500, 2))
+    pl.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": x[:, 0] + 0.3 * rng.normal(size=500)}).write_csv(tmp_path / "t.csv")
+    options = ["--target", "y", "--max-rows-tuning", "20", "--rank", "20", *SMALL]
+    judged = run("fit", tmp_path / "t.csv", *options, "--out", tmp_path / "model")
+    assert "judged by 300 rows" in judged.stdout
+    facts = json.loads((tmp_path / "model" / "model.json").read_text())
+    assert facts["fitted"]["noise_judged_on"] == 300
+    assert facts["noise"]["variances"][0][0] ** 0.5 == pytest.approx(0.3, rel=0.1)
+
+
+def test_networks_shrink_and_train_longer_as_rows_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[dict[str, Any]] = []
+
+    def noted(x: torch.Tensor, y: torch.Tensor, **options: Any) -> ntkgp.Tuned:
+        asked.append(options)
+        return ntkgp.tune_table(x, y, **{**options, "width": 4, "local_width": 4, "warm_networks": 0})
+
+    monkeypatch.setattr(table_model, "tune_table", noted)
+    houses(60).write_csv(tmp_path / "t.csv")
+    options = ["--target", "price", "--steps", "1", "--starts", "1", "--out", tmp_path / "model", "--quiet"]
+    for dense, many in [(100, 200), (50, 100), (20, 50)]:
+        monkeypatch.setattr(table_model, "DENSE", dense)
+        monkeypatch.setattr(table_model, "MANY", many)
+        run("fit", tmp_path / "t.csv", *options)
+    assert [one["width"] for one in asked] == [512, 64, 32]
+    assert [one["warm_width"] for one in asked] == [64, 64, 32]
+    assert [one["warm_networks"] for one in asked] == [6, 2, 2]
+    assert [max(one["warm_steps"]) for one in asked] == [200, 4000, 16000]
+    run("fit", tmp_path / "t.csv", *options, "--width", "8", "--warm-networks", "3")
+    assert (asked[-1]["width"], asked[-1]["warm_width"], asked[-1]["warm_networks"]) == (8, 8, 3)
+
+
+def test_devices_that_are_not_there(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for command in (["fit", home / "train.csv", "--target", "price"], ["predict", home / "model", home / "test.csv"],
+                    ["evaluate", home / "model", home / "test.csv"]):  # fmt: skip
+        assert "finds no CUDA device here" in said(run(*command, "--device", "cuda", code=2))
+    assert "expected cpu, cuda or cuda:1" in said(run("predict", home / "model", home / "test.csv", "--device", "gpu", code=2))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert "finds 1 CUDA device here" in said(run("predict", home / "model", home / "test.csv", "--device", "cuda:1", code=2))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dense", [8000, 20], ids=["exact", "low rank"])
+def test_from_one_device_to_another(home: Path, tmp_path: Path, dense: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(table_model, "DENSE", dense)
+    options = ["--target", "price", "--ignore", "rent", "--ignore", "variance", "--device", "cuda", *SMALL]
+    run("fit", home / "train.csv", *options, "--out", tmp_path / "model")
+    run("evaluate", tmp_path / "model", home / "test.csv", "--device", "cuda", "--out", tmp_path / "report")
+    there, _ = predictions(tmp_path / "model", houses(20, seed=2), tmp_path, "--device", "cuda")
+    here, _ = predictions(tmp_path / "model", houses(20, seed=2), tmp_path, "--device", "cpu")
+    np.testing.assert_allclose(here.to_numpy(), there.to_numpy(), rtol=1e-3)
+
+
+def test_it_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "ntkgp", "--help"], capture_output=True, text=True, check=True)
+    assert "Usage: ntkgp" in done.stdout
+
+
+def test_the_benchmark_of_many_rows_in_a_small_form(tmp_path: Path):
+    """Beyond 8,000 rows, so of low rank; the processes are real."""
+    small = ["--width", "4", "--warm-networks", "0", "--steps", "3", "--starts", "1", "--max-rows-tuning", "200", "--rank", "8"]
+    record = million_rows_cli.run(12_000, tmp_path, small)
+    assert record["said"]["method"] == "LowRank"
+    assert record["said"]["side"] == "matrix"
+    assert record["said"]["accuracy"] <= 1e-5
+    assert record["mean_only_differs_by"] < 1e-6
+    assert record["against_exact"]["inside_the_bracket"] == 1
+    assert record["against_exact"]["mean_error_in_stds_max"] < 0.01
+    assert record["scores"]["rmse"] < record["scores"]["std_of_target"]
+    assert record["scores"]["nll"] > record["scores"]["nll_of_the_truth"]
+    assert 0 < record["fit"]["peak_gib"] < 24
+    assert "one pass over the rows" in (tmp_path / "progress.log").read_text()  # the progress bars
+    assert "A million rows" in rows_cli({**record, "environment": environment()})
 
 
 def test_a_damaged_or_foreign_model_is_refused(home: Path, tmp_path: Path):

@@ -8,13 +8,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import ntkgp
-from ntkgp import lowrank
+from ntkgp import heads, lowrank
 from ntkgp.lowrank import LowRankPosterior
 from ntkgp.tangent import tangent as tangent_module
 
 TIGHT = ntkgp.CGLS(tol=1e-10, max_iterations=5000)
 DOUBLE = [case for case in CASES if case.dtype == torch.float64 and "tiny" not in case.name]
-each_side = pytest.mark.parametrize("side", ["kernel", "weights"])
+each_side = pytest.mark.parametrize("side", ["kernel", "weights", "matrix"])
 
 
 def fitted(case: Case, method: ntkgp.LowRank, seed: int = 0) -> LowRankPosterior:
@@ -30,7 +30,7 @@ def rank_of(case: Case) -> int:
 @pytest.fixture
 def choose(monkeypatch: pytest.MonkeyPatch, side: str) -> str:
     """Look for the head on one side, whichever would be cheaper."""
-    monkeypatch.setattr(lowrank, "kernel_side", lambda problem, columns: side == "kernel")
+    monkeypatch.setattr(lowrank, "choose_side", lambda problem, columns, solved: side)
     return side
 
 
@@ -93,20 +93,29 @@ def test_rtol_out_of_reach_says_what_was_reached():
         fitted(case, ntkgp.LowRank(rtol=1e-6, max_rank=2))
 
 
-@pytest.mark.parametrize(("name", "columns", "kernel"), [("paper mlp", 8, True), ("more points than parameters", 1, False)])
-def test_the_side_is_chosen_by_counted_cost(name: str, columns: int, kernel: bool):
+@pytest.mark.parametrize(
+    ("name", "columns", "side"),
+    [("paper mlp", 8, "kernel"), ("more points than parameters", 1, "matrix"), ("more points than parameters", 8, "matrix")],
+)
+def test_the_side_is_chosen_by_counted_cost(name: str, columns: int, side: str):
     """12 points and 329 parameters against 40 points and 8."""
-    problem = fitted(by_name(name), ntkgp.LowRank(rank=2)).problem
-    assert lowrank.kernel_side(problem, columns) == kernel
-    assert fitted(by_name(name), ntkgp.LowRank(rank=columns)).side == ("kernel" if kernel else "weights")
+    posterior = fitted(by_name(name), ntkgp.LowRank(rank=columns))
+    assert posterior.side == lowrank.choose_side(posterior.problem, columns, 1) == side
+    assert (posterior.problem.matrix is not None) == (side == "matrix")
+
+
+def test_what_does_not_fit_is_not_written_out(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(heads, "free_bytes", lambda device: 0)
+    for name in ("paper mlp", "more points than parameters"):
+        assert fitted(by_name(name), ntkgp.LowRank(rank=2)).side == "weights"
 
 
 def test_growing_keeps_what_was_found():
     problem = fitted(by_name("paper mlp"), ntkgp.LowRank(rank=4)).problem
     svd, g = ntkgp.RandomizedSVD(power=2, tol=None), torch.Generator().manual_seed(0)
     bar = lowrank.tqdm(disable=True)
-    small = lowrank.grow(problem, None, 4, svd, False, g, bar)
-    large = lowrank.grow(problem, small, 8, svd, False, g, bar)
+    small = lowrank.grow(problem, None, 4, svd, "weights", g, bar)
+    large = lowrank.grow(problem, small, 8, svd, "weights", g, bar)
     torch.testing.assert_close(large.v @ (large.v.T @ small.v), small.v)
     torch.testing.assert_close(large.v.T @ large.v, torch.eye(8).double())
     torch.testing.assert_close(problem.normal(large.v), large.image)
@@ -117,7 +126,7 @@ def test_batches_give_the_same_posterior(kept: bool, monkeypatch: pytest.MonkeyP
     case = by_name("two outputs")
     if not kept:
         monkeypatch.setattr(tangent_module, "free_bytes", lambda device: 0)
-    monkeypatch.setattr(lowrank, "kernel_side", lambda problem, columns: False)
+    monkeypatch.setattr(lowrank, "choose_side", lambda problem, columns, solved: "weights")
     whole = fitted(case, ntkgp.LowRank(rank=6, tail=3, solver=TIGHT))
     loader = DataLoader(TensorDataset(case.x, case.y), batch_size=5)
     options = {"noise_var": case.noise_var, "method": ntkgp.LowRank(rank=6, tail=3, solver=TIGHT)}

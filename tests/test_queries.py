@@ -46,7 +46,7 @@ QUERIES: dict[str, tuple[Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("method", ["exact", "trained"])
-@pytest.mark.parametrize("ask", ["predict", "covariance"])
+@pytest.mark.parametrize("ask", ["predict", "mean", "covariance"])
 @pytest.mark.parametrize("what", QUERIES)
 def test_a_posterior_refuses(posteriors: Posteriors, method: str, ask: str, what: str):
     x, raises, words = QUERIES[what]

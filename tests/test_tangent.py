@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import ntkgp
 from ntkgp._checks import prior_scales
+from ntkgp.tangent import jacobian as jacobian_module
 from ntkgp.tangent.functional import ParameterSpace, PureNetwork
 from ntkgp.tangent.tangent import Tangent
 
@@ -53,7 +54,12 @@ def products(tangent: Tangent, case: Case, seed: int = 0) -> dict[str, Tensor]:
         "kernel": jacobian.kernel(),
         "cross kernel": jacobian.kernel(other),
         "diag": jacobian.diag(),
+        "gram": jacobian.gram(weights(rows).to(dtype))[order.argsort()][:, order.argsort()],
     }
+
+
+def weights(rows: int) -> Tensor:
+    return torch.linspace(0.5, 2, rows, dtype=torch.float64)
 
 
 def vectors(rows: int, size: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -66,9 +72,36 @@ def vectors(rows: int, size: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 def test_equals_the_oracle(case: Case, factored: bool):
     j, j2 = _truth(case.name)
     v, u = vectors(*j.shape)
-    expected = {"J v": j @ v, "Jᵀ u": j.T @ u, "kernel": j @ j.T, "cross kernel": j @ j2.T, "diag": j.square().sum(dim=1)}
+    expected = {"J v": j @ v, "Jᵀ u": j.T @ u, "kernel": j @ j.T, "cross kernel": j @ j2.T, "diag": j.square().sum(dim=1),
+                "gram": j.T * weights(len(j)) @ j}  # fmt: skip
     got = products(tangent_of(case, torch.float64, factored), case)
     assert {name: error(got[name], expected[name]) for name in expected if error(got[name], expected[name]) > 1e-12} == {}
+
+
+@pytest.mark.parametrize("columns", [1, 5, 40, 200])
+def test_many_columns(columns: int):
+    """Layers narrower than half the columns are multiplied as rows, the others by factors."""
+    case = by_name("paper mlp")
+    tangent, j = tangent_of(case, torch.float64, factored=True), _truth(case.name)[0]
+    jacobian, g = tangent.at(case.x), torch.Generator().manual_seed(0)
+    j = j[:, order_of(tangent)]
+    v, u = (torch.randn(length, columns, generator=g, dtype=torch.float64) for length in reversed(j.shape))
+    assert error(jacobian.matmat(v), j @ v) <= 1e-12
+    assert error(jacobian.rmatmat(u), j.T @ u) <= 1e-12
+
+
+def test_the_gram_matrix_in_pieces(monkeypatch: pytest.MonkeyPatch):
+    """Several pieces of points, several blocks of columns, and every point counted once."""
+    case, seen = by_name("two outputs"), list[int]()
+    tangent = tangent_of(case, torch.float64, factored=True)
+    j = _truth(case.name)[0][:, order_of(tangent)]
+    monkeypatch.setattr(jacobian_module, "working_bytes", lambda device: 8 * 3 * j.shape[1] * case.outputs * 5)
+    monkeypatch.setattr(jacobian_module, "BLOCK", 7)
+    found = tangent.at(case.x).gram(weights(len(j)), seen.append)
+    assert len(seen) > 1
+    assert sum(seen) == len(case.x)
+    assert error(found, j.T * weights(len(j)) @ j) <= 1e-12
+    assert torch.equal(found, found.T)
 
 
 @every(NETWORKS)

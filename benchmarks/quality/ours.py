@@ -67,15 +67,10 @@ def _trained(x: Tensor, y: Tensor, steps: int, generator: torch.Generator) -> nn
 
 
 def _forecast(split: Split, tuned: ntkgp.Tuned, posterior: ntkgp.Posterior) -> Forecast:
-    p = posterior.predict(split.x_test.to(split.x.dtype).to(_device(posterior)))
+    p = posterior.predict(split.x_test.to(split.x.dtype).to(posterior.problem.x.device))
     settings = {"noise_var": float(torch.as_tensor(tuned.noise_var).mean()), "leave_one_out": tuned.leave_one_out,
                 "log_marginal_likelihood": tuned.log_marginal_likelihood, "points": tuned.points}  # fmt: skip
     return split.forecast(p.mean, p.total_std, **settings)
-
-
-def _device(posterior: ntkgp.Posterior) -> torch.device:
-    problem = getattr(posterior, "problem", None) or posterior.plan.problem  # pyright: ignore[reportAttributeAccessIssue]
-    return problem.x.device
 
 
 METHODS = {

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ntkgp._checks import check_noise
 from ntkgp._types import NumericalWarning
 from ntkgp.exact import ExactPosterior
-from ntkgp.lookahead import Observations, batch_shape, joint, problem_of
+from ntkgp.lookahead import Observations, batch_shape, joint
 from ntkgp.networks import InputScales, Sine, SumOfNetworks, TrigonometricInputs, mlp
 from ntkgp.posterior import FunctionSample, Posterior
 from ntkgp.tune import Tuned, tune
@@ -143,7 +143,7 @@ class NTKGPModel(Model, FantasizeMixin):
         """
         if not isinstance(posterior, Posterior):
             raise TypeError(f"posterior must be what ntkgp.fit returned, got {type(posterior).__name__}")
-        X = problem_of(posterior).x
+        X = posterior.problem.x
         original = X if input_transform is None else input_transform.eval().untransform(X)
         return cls._empty()._hold(posterior, original, input_transform, outcome_transform)
 
@@ -212,11 +212,11 @@ class NTKGPModel(Model, FantasizeMixin):
         variance = (self._noise if noise is None else noise).to(targets)
         new = Observations(points, targets, variance, self._outputs)
         plain = points.ndim == targets.ndim == 2 >= variance.ndim and not (points.requires_grad or targets.requires_grad)
-        everything = not self._seen and self._outputs == list(range(problem_of(self.gp).outputs))
+        everything = not self._seen and self._outputs == list(range(self.gp.problem.outputs))
         if plain and everything and isinstance(self.gp, ExactPosterior):
             assert self._original_train_inputs is not None
             original = torch.cat([self._original_train_inputs, X.detach().to(self._original_train_inputs)])
-            known = noise is None and problem_of(self.gp).common_noise is not None
+            known = noise is None and self.gp.problem.common_noise is not None
             gp = self.gp.update(points, targets, noise_var=None if known else variance.expand_as(targets))
             return self._like(gp=gp, original=original)
         return self._like(seen=(*self._seen, new))
@@ -298,7 +298,7 @@ class NTKGPModel(Model, FantasizeMixin):
     @property
     def train_inputs(self) -> tuple[Tensor]:
         """The transformed points inside the posterior."""
-        return (problem_of(self.gp).x,)
+        return (self.gp.problem.x,)
 
     @property
     def _outcome_transform(self) -> OutcomeTransform | None:
@@ -307,7 +307,7 @@ class NTKGPModel(Model, FantasizeMixin):
     @property
     def _noise(self) -> Float[Tensor, "1 m"]:
         """The noise variance of an observation somewhere: the mean of the training data's."""
-        problem = problem_of(self.gp)
+        problem = self.gp.problem
         return problem.noise_std.square().unflatten(0, (-1, problem.outputs)).mean(dim=0, keepdim=True)[:, self._outputs]
 
     @classmethod
@@ -327,7 +327,7 @@ class NTKGPModel(Model, FantasizeMixin):
         seen: tuple[Observations, ...] = (),
     ) -> "NTKGPModel":
         self.gp, self.tuned, self._seen, self._original_train_inputs = gp, tuned, seen, original
-        self._outputs = list(range(problem_of(gp).outputs)) if outputs is None else outputs
+        self._outputs = list(range(gp.problem.outputs)) if outputs is None else outputs
         if input_transform is not None:
             self.input_transform = input_transform
         if outcome_transform is not None:

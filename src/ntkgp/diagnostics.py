@@ -11,13 +11,10 @@ from torch import Tensor, nn
 from ntkgp import plots
 from ntkgp._checks import check_count
 from ntkgp.evaluation import LEVELS, Evaluation, evaluate
-from ntkgp.exact import ExactPosterior
-from ntkgp.lowrank import LowRankPosterior
 from ntkgp.posterior import Posterior, Prediction, check_observations
 from ntkgp.problem import open_network
 from ntkgp.tangent.functional import PureNetwork
 from ntkgp.tangent.tangent import Tangent
-from ntkgp.trained import TrainedPosterior
 
 ROWS = 4000  # of a kernel matrix: 128 MB in float64
 
@@ -272,12 +269,7 @@ def report(
 
 def _opened(posterior: Posterior) -> tuple[PureNetwork, int]:
     """The network of a posterior, at θ0 and in float64, and its number of outputs."""
-    if isinstance(posterior, TrainedPosterior):
-        problem = posterior.plan.problem
-    elif isinstance(posterior, ExactPosterior | LowRankPosterior):
-        problem = posterior.problem
-    else:
-        raise TypeError(f"a {type(posterior).__name__} holds no network to compare with; call kernel_regime with both modules")
+    problem = posterior.problem
     return problem.network.to(torch.float64), problem.outputs
 
 

@@ -13,7 +13,7 @@ from ntkgp._bookmark import NOWHERE
 from ntkgp._types import NumericalWarning
 from ntkgp.archive import State
 from ntkgp.checkpoint import Progress
-from ntkgp.linalg.head import Head
+from ntkgp.linalg.head import POWERS, PROBES, Head
 from ntkgp.linalg.operator import Operator
 from ntkgp.linalg.space import Space
 from ntkgp.linalg.svd import SVDMethod
@@ -21,6 +21,8 @@ from ntkgp.problem import Problem
 from ntkgp.tangent.memory import free_bytes
 
 START = 32  # rank from which a tolerance on the bracket grows
+STEPS = 50  # of the solver, guessed for counting costs
+FEW = 3  # times as long as in a matrix product does a multiplication take in products with few columns
 
 
 def grow_until_tight(
@@ -30,7 +32,7 @@ def grow_until_tight(
     points: Tensor,
     max_rank: int,
     svd: SVDMethod,
-    kernel_side: bool,
+    side: str,
     generator: torch.Generator | None,
     progress: bool,
     kept: Progress,
@@ -41,12 +43,12 @@ def grow_until_tight(
     with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
         while True:
             if head is None:
-                head = grow(problem, None, min(START, limit), svd, kernel_side, generator, bar, kept)
+                head = grow(problem, None, min(START, limit), svd, side, generator, bar, kept)
             width = bracket_width(problem, head, points)
             bar.set_postfix(rank=head.rank, bracket=f"{width:.1e}")
             if head.rank >= limit or problem.space.agreed(width <= rtol):
                 break
-            head = grow(problem, head, min(2 * head.rank, limit), svd, kernel_side, generator, bar, kept)
+            head = grow(problem, head, min(2 * head.rank, limit), svd, side, generator, bar, kept)
     if width > rtol:
         warnings.warn(
             f"the bracket is {width:.2g} wide (relative) at rank {head.rank}, not {rtol:.2g}; raise max_rank, or noise_var",
@@ -61,7 +63,7 @@ def grow(
     head: Head | None,
     rank: int,
     svd: SVDMethod,
-    kernel_side: bool,
+    side: str,
     generator: torch.Generator | None,
     bar: tqdm,
     kept: Progress | None = None,
@@ -74,7 +76,7 @@ def grow(
     v = problem.weights_normal(0, generator).double() if head is None else head.v
     image = v if head is None else head.image
     extra = rank - v.shape[1]
-    if kernel_side:
+    if side == "kernel":
         kernel, left = problem.kernel, problem.whitened.matmat(v)
 
         def rest_of_kernel(u: Tensor) -> Tensor:
@@ -86,7 +88,8 @@ def grow(
     else:
         # Float32 is enough to steer a subspace, except when it is to be the whole row space to the last digit. For a float64
         # network float64: the same subspace then, to many digits, in whatever order and on however many ranks sums are made.
-        dtype = torch.float64 if rank == min(rows, parameters) else torch.promote_types(problem.network.dtype, torch.float32)
+        whole = rank == min(rows, parameters) or problem.matrix is not None
+        dtype = torch.float64 if whole else torch.promote_types(problem.network.dtype, torch.float32)
         steer = v.to(dtype)
 
         def rest_of_normal(z: Tensor) -> Tensor:
@@ -116,19 +119,28 @@ def kept_head(kept: Progress, space: Space) -> Head | None:
     return replace(state.build(Head, "head", torch.float64, v="P K", image="P K", values="K"), space=space)
 
 
-def kernel_side(problem: Problem, columns: int) -> bool:
-    """Whether to look for the head with J̃J̃ᵀ written out, by counted cost: if it fits, and if forming it pays.
+def choose_side(problem: Problem, columns: int, solved: int) -> str:
+    """Where to look for the head and to solve, by counted cost, of what fits in memory.
 
-    Some four products are made: on the weight side each takes 2·NC·P multiplications a column, with the kernel (NC)² after
-    the N²/2 comparisons of points that form it. The kernel is float64, which counts twice beside float32 factors.
+    On the "weights" side a product takes 2·NC·P multiplications a column: four are made to steer the head, one to certify it
+    and, of few columns and so at a third of the speed, STEPS by the solver and POWERS for the bound on the rest. With the
+    "kernel" J̃J̃ᵀ written out, after the N²/2 comparisons of points that form it, those that steer take (NC)². With the "matrix"
+    G = J̃ᵀJ̃ written out, after NC·P²/2, all take P². What is written out and what certifies is float64, which counts twice
+    beside float32 factors.
     """
-    if problem.shard is not None:
-        return False  # the kernel of points on different ranks is nowhere
     rows, parameters = problem.jacobian.shape
-    fits = 4 * 8 * rows**2 < free_bytes(problem.network.device)
-    forming = problem.points**2 / 2 * problem.tangent.chunk(problem.network.cast(problem.x[:1])).kernel_operations
+    free = free_bytes(problem.network.device)
     weight = 2 if problem.network.dtype == torch.float32 else 1
-    return fits and weight * (forming + 4 * columns * rows**2) < 4 * columns * 2 * rows * parameters
+    pass_over = 2 * rows * parameters
+    steer, certify = 4 * columns, weight * columns + FEW * (STEPS * solved + weight * POWERS * PROBES)
+    forming = problem.points**2 / 2 * problem.tangent.chunk(problem.network.cast(problem.few[:1])).kernel_operations
+    costs: dict[str, float] = {"weights": (steer + certify) * pass_over}
+    if 4 * 8 * rows**2 < free and problem.shard is None:  # else the kernel is nowhere
+        costs["kernel"] = weight * (forming + steer * rows**2) + certify * pass_over
+    if 4 * 8 * parameters**2 < free and not problem.space.spread:
+        costs["matrix"] = weight * (rows * parameters**2 / 2 + (steer + certify) * parameters**2)
+    chosen = min(costs, key=lambda side: costs[side])
+    return chosen if problem.shard is None else problem.shard.group.facts(chosen)[0]
 
 
 def bracket_width(problem: Problem, head: Head, points: Tensor) -> float:

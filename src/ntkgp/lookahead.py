@@ -8,8 +8,6 @@ from torch import Tensor
 
 from ntkgp.exact import ExactPosterior
 from ntkgp.posterior import Posterior
-from ntkgp.problem import Problem
-from ntkgp.trained import TrainedPosterior
 
 
 @dataclass(frozen=True)
@@ -78,18 +76,11 @@ def conditioned(
     return mean[..., :k] + (half.mT @ surprise).squeeze(-1), covariance[..., :k, :k] - half.mT @ half
 
 
-def problem_of(gp: Posterior) -> Problem:
-    """The regression problem that a posterior answers."""
-    problem = gp.plan.problem if isinstance(gp, TrainedPosterior) else getattr(gp, "problem", None)
-    assert isinstance(problem, Problem)
-    return problem
-
-
 def _blocks(gp: Posterior, x: Float[Tensor, "B q d"]) -> tuple[Float[Tensor, "B q C"], Float[Tensor, "B qC qC"]]:
     """Mean and covariance of each group, all outputs."""
     if isinstance(gp, ExactPosterior):
         return gp.joint(x)
-    p, outputs = gp.predict(x.flatten(0, 1)), problem_of(gp).outputs
+    p, outputs = gp.predict(x.flatten(0, 1)), gp.problem.outputs
     alone = x.shape[1] * outputs == 1
     covariance = p.variance.reshape(-1, 1, 1) if alone else torch.stack([gp.covariance(group) for group in x])
     return p.mean.reshape(*x.shape[:2], outputs), covariance

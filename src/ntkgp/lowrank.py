@@ -14,7 +14,7 @@ from ntkgp._checks import check_count, check_rank
 from ntkgp._types import MeanFunction
 from ntkgp.archive import State
 from ntkgp.checkpoint import Checkpoint, Progress
-from ntkgp.heads import START, grow, grow_until_tight, kept_head, kernel_side
+from ntkgp.heads import START, choose_side, grow, grow_until_tight, kept_head
 from ntkgp.linalg.cgls import CGLS, Solution
 from ntkgp.linalg.head import Head
 from ntkgp.linalg.head_update import agrees, refined, with_more_rows
@@ -36,8 +36,9 @@ class LowRank:
     The head is K singular directions of the Jacobian, whose predictors need no training; the mean and the tail are ridge
     regressions in weight space, solved together. Every variance comes with its certified bracket.
 
-    Cost: some 4·N·C·P·K operations a pass for the head (a handful of passes), and 4·N·C·P a step of the solver. Memory: the
-    layer factors if they fit, 3·P·K numbers, and one working set.
+    Cost: some 4·N·C·P·K operations a pass for the head (a handful of passes), and 4·N·C·P a step of the solver; or, where that
+    is less, N·C·P² once, to write out the P×P normal matrix in one pass. Memory: the layer factors if they fit, 3·P·K numbers
+    (and P² for the matrix), and one working set.
 
     Args:
         rank: K; or give `rtol`.
@@ -50,7 +51,8 @@ class LowRank:
         max_rank: where `rtol` stops growing K.
         dtype: of the layer factors; None keeps the module's. Products are float64 whatever it is, and the bracket encloses the
             posterior of the Jacobian in this dtype: float64 where the last digits of a float32 network matter.
-        side: where the head is looked for, ``"kernel"`` or ``"weights"``; None for whichever is cheaper, with a group weights.
+        side: how products are made: ``"weights"`` by the factors, ``"kernel"`` with J̃J̃ᵀ written out to look for the head (not
+            with a group), ``"matrix"`` with G = J̃ᵀJ̃ written out; None for whichever is cheapest.
 
     Example:
         >>> import torch, ntkgp
@@ -90,13 +92,16 @@ class LowRank:
         identity = {} if checkpoint is None else problem.identity | {"method": repr(self)}
         kept = Progress(checkpoint, identity, generator, problem.network.device, group, problem.space)
         generator, show = kept.generator, progress and (group is None or group.first)
-        by_kernel = kernel_side(problem, self.rank or START) if self.side is None else self.side == "kernel"
+        side = self.side or choose_side(problem, self.rank or START, 1 + self.tail)
+        if side == "matrix":
+            problem = problem.written_out(show)
+            clock("matrix")
         if self.rank is not None:
             with tqdm(desc="finding the head", unit="pass", disable=not show, leave=False) as bar:
                 head, width = kept_head(kept, problem.space), None
-                head = grow(problem, None, self.rank, self.svd, by_kernel, generator, bar, kept) if head is None else head
+                head = grow(problem, None, self.rank, self.svd, side, generator, bar, kept) if head is None else head
         else:
-            head, width = self._until_tight(problem, None, by_kernel, generator, show, kept)
+            head, width = self._until_tight(problem, None, side, generator, show, kept)
         clock("head")
         z = problem.weights_normal(self.tail, generator).double()
         sides = _right_hand_sides(problem, z, generator)
@@ -105,7 +110,6 @@ class LowRank:
             bookmark=kept.bookmark("solve"),
         )  # fmt: skip
         clock("solve")
-        side = "kernel" if by_kernel else "weights"
         return LowRankPosterior(
             problem, self, head, head.explained(), z, sides, solution, head.slack, side, width, clock.seconds
         )
@@ -116,16 +120,16 @@ class LowRank:
         check_count(self.tail, "tail", 0)
         if self.rank is not None:
             check_rank(self.rank, problem.points * problem.outputs, problem.tangent.space.size)
-        if self.side not in (None, "kernel", "weights"):
-            raise ValueError(f"side must be None, 'kernel' or 'weights', got {self.side!r}")
+        if self.side not in (None, "weights", "kernel", "matrix"):
+            raise ValueError(f"side must be None, 'weights', 'kernel' or 'matrix', got {self.side!r}")
         if self.side == "kernel" and problem.shard is not None:
-            raise ValueError("side must be None or 'weights' with a group, whose points have no kernel in one place")
+            raise ValueError("side must be None, 'weights' or 'matrix' with a group, whose points have no kernel in one place")
 
     def _until_tight(
         self,
         problem: Problem,
         head: Head | None,
-        by_kernel: bool,
+        side: str,
         generator: torch.Generator | None,
         progress: bool,
         kept: Progress,
@@ -133,7 +137,7 @@ class LowRank:
         assert self.rtol is not None
         points = problem.sample_points(512, generator) if self.points is None else self.points
         head = kept_head(kept, problem.space) if head is None else head
-        return grow_until_tight(problem, head, self.rtol, points, self.max_rank, self.svd, by_kernel, generator, progress, kept)
+        return grow_until_tight(problem, head, self.rtol, points, self.max_rank, self.svd, side, generator, progress, kept)
 
 
 def _must_split(problem: Problem, columns: int) -> bool:
@@ -148,7 +152,7 @@ def _must_split(problem: Problem, columns: int) -> bool:
 
 def _rough(problem: Problem) -> Callable[[Tensor], Tensor] | None:
     """G v in float32, where the factors are float32 anyway: faster, and the solver checks itself in float64."""
-    if problem.network.dtype != torch.float32:
+    if problem.network.dtype != torch.float32 or problem.matrix is not None:
         return None
     return lambda v: problem.normal(v.float()).double()
 
@@ -188,7 +192,7 @@ class LowRankPosterior(Posterior):
     sides: Float[Tensor, "P 1+T"]  # right-hand sides, of the mean and of the tail's draws
     solution: Solution
     found_slack: float  # of the head, when it was last looked for in all data
-    side: str  # where the head was looked for: "kernel" or "weights", whichever was cheaper
+    side: str  # "weights", "kernel" or "matrix": how the products were made, whichever was cheapest
     bracket_width: float | None  # reached, where rtol asked for it
     seconds: dict[str, float]  # spent on each stage
     refined: int = 0  # how often updates found the bracket loose, and looked for the head again from where it was
@@ -201,7 +205,7 @@ class LowRankPosterior(Posterior):
         return self.method.solver
 
     @property
-    def mean(self) -> Float[Tensor, "P 1"]:
+    def mean_weights(self) -> Float[Tensor, "P 1"]:
         """The weights of the posterior mean."""
         return self.solution.x[:, :1]
 
@@ -213,6 +217,13 @@ class LowRankPosterior(Posterior):
         from converged.
         """
         return self.solution.x[:, 1:] - self.head.partial_mean(self.sides[:, 1:])
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean by a product with J(x). Cost: 2·M·C·P operations; memory the factors of a block of queries."""
+        problem, x = self.problem, self.problem.checked(x)
+        parts = [problem.mean_at(part).double() + problem.features(problem.tangent.at(part), self.mean_weights)[:, 0]
+                 for part in x.split(len(x) if problem.space.spread else 16384)]  # fmt: skip
+        return problem.shaped(torch.cat(parts))
 
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
         """Mean, variance and bracket by products with J(x).
@@ -229,7 +240,7 @@ class LowRankPosterior(Posterior):
     def _predict(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         jacobian = self.problem.tangent.at(x)
         prior = jacobian.diag().double()
-        both = self.problem.features(jacobian, torch.cat([self.mean, self.tail], dim=1))
+        both = self.problem.features(jacobian, torch.cat([self.mean_weights, self.tail], dim=1))
         lower = self.head.lower(self.problem.features(jacobian, self.head.v), prior)
         upper = prior - self.problem.features(jacobian, self.explained).square().sum(dim=1)
         # The two bounds meet at full rank: rounding must not turn them around.
@@ -300,7 +311,7 @@ class LowRankPosterior(Posterior):
             found, times = head.slack, times + 1
         if method.rtol is not None:
             nowhere = Progress(None, {}, generator, whole.network.device)
-            head, width = method._until_tight(whole, head, False, generator, progress, nowhere)
+            head, width = method._until_tight(whole, head, "weights", generator, progress, nowhere)
             found = head.slack
         clock("head")
         sides = self.sides + _right_hand_sides(new, self.z, generator)

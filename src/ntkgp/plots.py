@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from ntkgp.evaluation import Evaluation
-from ntkgp.exact import ExactPosterior
 from ntkgp.lowrank import LowRankPosterior
 from ntkgp.posterior import Posterior, Prediction
 from ntkgp.predictors import NetworkPredictors
@@ -367,11 +366,9 @@ def uncertainty_map(
 
 
 def _problem(posterior: Posterior) -> Problem:
-    if isinstance(posterior, ExactPosterior | LowRankPosterior):
-        return posterior.problem
-    if isinstance(posterior, TrainedPosterior):
-        return posterior.plan.problem
-    raise TypeError(f"posterior must come from ntkgp.fit, got {type(posterior).__name__}")
+    if not isinstance(posterior, Posterior):
+        raise TypeError(f"posterior must come from ntkgp.fit, got {type(posterior).__name__}")
+    return posterior.problem
 
 
 def figure(width: float, height: float) -> Figure:

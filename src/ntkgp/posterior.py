@@ -144,6 +144,15 @@ class Posterior(ABC):
     """
 
     kind: ClassVar[str]  # its name in files
+    problem: Problem  # that it answers: network, points, residuals and noise
+
+    @abstractmethod
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean of :meth:`predict` alone, up to rounding, without the work for variances; differentiable in x.
+
+        Args:
+            x: query points, (M, ...).
+        """
 
     @abstractmethod
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:

@@ -23,6 +23,10 @@ class Predictors(ABC):
     def __call__(self, x: Tensor) -> Float[Tensor, "MC S"]:
         """M t at the points x, a column per target."""
 
+    @abstractmethod
+    def only(self, count: int) -> "Predictors":
+        """The first `count` of them."""
+
 
 @dataclass(frozen=True)
 class LinearPredictors(Predictors):
@@ -34,6 +38,10 @@ class LinearPredictors(Predictors):
     def __call__(self, x: Tensor) -> Float[Tensor, "MC S"]:
         """M t at the points x, a column per target."""
         return torch.cat([self.tangent.at(part).matmat(self.weights) for part in x.split(8192)])
+
+    def only(self, count: int) -> "LinearPredictors":
+        """The first `count` of them."""
+        return LinearPredictors(self.tangent, self.weights[:, :count])
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,17 @@ class NetworkPredictors(Predictors):
         rows = rows_per_chunk(8 * len(deltas) * widest)
         parts = [self.copies.change(deltas, part).flatten(1) for part in network.cast(x).split(rows)]
         return torch.cat(parts, dim=1).T / self.trained.scale
+
+    def only(self, count: int) -> "NetworkPredictors":
+        """The first `count` of them."""
+        trained = self.trained
+        return NetworkPredictors(
+            self.copies,
+            TrainedWeights(
+                trained.deltas[:count], trained.scale[:count], trained.steps[:count], trained.converged[:count],
+                trained.accuracy[:count], [losses[:count] for losses in trained.losses], trained.seconds,
+            ),
+        )  # fmt: skip
 
 
 def copies_of(problem: Problem, trainer: Trainer) -> Copies:

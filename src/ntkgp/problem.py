@@ -1,5 +1,6 @@
 """The regression problem after the door: checked, in one dtype, residuals and noise ready, J(x) as an operator."""
 
+import copy
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
@@ -9,6 +10,7 @@ from functools import cached_property
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 
 from ntkgp._checks import (
     check_inputs,
@@ -66,6 +68,7 @@ class Problem:
     user_dtype: torch.dtype
     module_dtypes: dict[str, str]  # of the user's parameters and buffers
     batches: Batches | None = None  # the points, where they do not fit in memory; x is then the first batch
+    matrix: Float[Tensor, "P P"] | None = None  # G = J̃ᵀJ̃ in float64, where it was written out
     parts: tuple[tuple[int, int], ...] = ()  # (n, times): the points came n at a time, so often; () for all at once
     known_jacobian: Jacobian | None = None  # where most of it was there already
     shard: Shard | None = None  # where other ranks have more points
@@ -154,7 +157,9 @@ class Problem:
         return self.whitened.gram().double()
 
     def normal(self, v: Float[Tensor, "P S"]) -> Float[Tensor, "P S"]:
-        """G v = J̃ᵀJ̃ v in the dtype of v: one pass over the points, nothing of size N×S."""
+        """G v = J̃ᵀJ̃ v in the dtype of v: one pass over the points, nothing of size N×S; none where G is written out."""
+        if self.matrix is not None:
+            return self.matrix.to(v.dtype) @ v
         return self.jacobian.normal(v, self.precision.to(v.dtype))
 
     def _total(self, value: Tensor) -> float:
@@ -192,6 +197,11 @@ class Problem:
         picks = torch.randperm(len(self.x), generator=generator)[:count]
         return self.x[picks.to(self.x.device)]
 
+    @property
+    def few(self) -> Tensor:
+        """Some training points, on all ranks the same."""
+        return self.x if self.shard is None else self.shard.few
+
     def features(self, jacobian: Jacobian, v: Float[Tensor, "P S"]) -> Float[Tensor, "MC S"]:
         """J(x′) v for vectors over the weights as they lie: where they are split all ranks must take part, each with its x′."""
         if not isinstance(self.space, Split):
@@ -203,6 +213,14 @@ class Problem:
         """The same with vectors over the weights split over the ranks; before J(x) was looked at."""
         assert self.shard is not None
         return replace(self, space=Split(self.shard.group, self.tangent.space.size))
+
+    def written_out(self, progress: bool = False) -> "Problem":
+        """The same with G as a matrix. Cost: N·C·P² operations in one pass over the points; memory P² numbers."""
+        with tqdm(total=self.points, desc="one pass over the rows", unit="row", unit_scale=True, disable=not progress) as bar:
+            matrix = self.jacobian.gram(self.precision, bar.update)
+        written = copy.copy(self)  # unlike dataclasses.replace, keeps the factors
+        object.__setattr__(written, "matrix", matrix)
+        return written
 
     def checked(self, x: Tensor) -> Tensor:
         """Query points, checked against the training points."""

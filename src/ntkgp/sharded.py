@@ -138,6 +138,12 @@ class ShardedJacobian:
             )
         return out
 
+    def gram(self, weights: Float[Tensor, "nC"], done: Callable[[int], object] | None = None) -> Float[Tensor, "P P"]:
+        """Jᵀ diag(weights) J written out. Traffic: P² numbers, once."""
+        if self._local is None:
+            return self._group.sum(weights.new_zeros(self.shape[1], self.shape[1]))
+        return self._group.sum(self._local.gram(weights, done))
+
     def diag(self) -> Float[Tensor, "nC"]:
         """The diagonal of J Jᵀ, the part of this rank."""
         return self._few.new_zeros(0, dtype=torch.float64) if self._local is None else self._local.diag()

@@ -254,7 +254,7 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         return check_noise(noise, (count, max(1, scale.numel()))).to(scale.device)
 
     def _mean(self, x: Tensor) -> Array:
-        return self.targets_.undo(self.posterior_.predict(x)).mean.cpu().numpy()
+        return (self.targets_.center + self.targets_.scale * self.posterior_.mean(x)).cpu().numpy()
 
     def _covariance(self, x: Tensor, noise: Tensor | None) -> Array:
         """One matrix over the points for each target."""

@@ -118,7 +118,7 @@ def _order(space: ParameterSpace, stored: list[str], device: torch.device) -> Te
 
 def _two(problem: Problem) -> Tensor:
     """Two training points, on all ranks the same."""
-    return (problem.x if problem.shard is None else problem.shard.few)[[0, -1]]
+    return problem.few[[0, -1]]
 
 
 @torch.no_grad()

@@ -30,6 +30,7 @@ def tune_table(
     width: int = 512,
     local_width: int = 2048,
     warm_networks: int = 6,
+    warm_width: int = 64,
     warm_steps: Sequence[int] = (0, 60, 200),
     points: int = 2000,
     starts: int = 3,
@@ -52,8 +53,10 @@ def tune_table(
         width: of the smooth network's two hidden layers.
         local_width: of the local network's hidden layer; its kernel must have a rank well above N to stand for noise.
         warm_networks: how many small networks are trained for features; 0 for none.
+        warm_width: of their two hidden layers.
         warm_steps: how long; of several, held-out points choose by what the features add to the other networks
-            (:func:`ntkgp.warm_up`), and with 0 the networks are left out, as they are below 12 points.
+            (:func:`ntkgp.warm_up`; the choice is in ``tuned.module.warmed_up``), and with 0 the networks are left out, as they
+            are below 12 points.
         points: rows beyond which hyper-parameters are tuned on a random subset.
         starts: as for :func:`ntkgp.tune`.
         steps: as for :func:`ntkgp.tune`.
@@ -70,16 +73,16 @@ def tune_table(
         >>> tuned.fit(x, y).predict(x[:5]).mean.shape
         torch.Size([5])
     """
-    for name, value in {"width": width, "local_width": local_width}.items():
+    for name, value in {"width": width, "local_width": local_width, "warm_width": warm_width}.items():
         check_count(value, name, 1)
     check_count(warm_networks, "warm_networks", 0)
     inputs, outputs = x.shape[1], y.shape[1] if y.ndim == 2 else 1
     smooth = mlp(inputs, outputs, width=width, activation=nn.SiLU(), output_scale=1.0, generator=generator)
     local = mlp(inputs, outputs, width=local_width, depth=1, activation=Sine(), output_scale=1.0, generator=generator)
     plain = [_scaled(SMOOTH, smooth, inputs).to(x), _scaled(LOCAL, local, inputs).to(x)]
-    trained: list[nn.Module] = []
+    trained, warm = list[nn.Module](), None
     if warm_networks and len(x) >= FEWEST:
-        fresh = [_small(inputs, outputs, generator).to(x) for _ in range(warm_networks)]
+        fresh = [_small(inputs, outputs, warm_width, generator).to(x) for _ in range(warm_networks)]
 
         def in_the_sum(module: nn.Module, x: Tensor, y: Tensor, x_held: Tensor, y_held: Tensor) -> float:
             """Mean log density of held-out points: features are worth what they add to the other networks."""
@@ -91,6 +94,8 @@ def tune_table(
         warm = warm_up(fresh, x, y, steps=warm_steps, score=in_the_sum, share=0.5, generator=generator, progress=progress)
         trained = _networks(warm)
     networks, groups = _sum(plain, trained)
+    if warm is not None:
+        networks.warmed_up = warm.warmed_up  # how long, and why; the tuned copy has it too
     return tune(
         networks, x, y, prior_var=groups, noise_var=noise_var, points=points, starts=starts, steps=steps,
         hyper_prior=hyper_prior, generator=generator, progress=progress,
@@ -117,11 +122,12 @@ def _scaled(scale: float, network: nn.Module, inputs: int) -> nn.Module:
     return nn.Sequential(InputScales(torch.full((inputs,), scale)), network)
 
 
-def _small(inputs: int, outputs: int, generator: torch.Generator | None) -> nn.Module:
-    """Two hidden layers of 64, SiLU, initial weights of He et al. (2015)."""
+def _small(inputs: int, outputs: int, width: int, generator: torch.Generator | None) -> nn.Module:
+    """Two hidden layers, SiLU, initial weights of He et al. (2015)."""
     layers: list[nn.Module] = []
-    for k, (fan_in, fan_out) in enumerate([(inputs, 64), (64, 64), (64, outputs)]):
+    for k, (fan_in, fan_out) in enumerate([(inputs, width), (width, width), (width, outputs)]):
         layer = nn.utils.skip_init(nn.Linear, fan_in, fan_out)  # which leaves the global generator alone
+        assert isinstance(layer, nn.Linear)
         with torch.no_grad():
             layer.weight.copy_(torch.randn(fan_out, fan_in, generator=generator) * math.sqrt((2.0 if k else 1.0) / fan_in))
             layer.bias.copy_(0.1 * torch.randn(fan_out, generator=generator))

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import polars as pl
 import torch
 import typer
+from torch import Tensor
 
 from ntkgp import table_folder
 from ntkgp.diagnostics import Report
@@ -20,15 +21,25 @@ from ntkgp.table_model import Options, TableModel, fit_table, numbers
 
 
 def _device(name: str) -> str:
-    if name != "cpu" and not (name.partition(":")[0] == "cuda" and torch.cuda.is_available()):
-        raise typer.BadParameter(f"expected cpu, or cuda where there is one, got {name!r}")
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or not (number.isdecimal() or name == kind) or (kind == "cpu" and number):
+        raise typer.BadParameter(f"expected cpu, cuda or cuda:1 (the second GPU), got {name!r}")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if kind == "cuda" and int(number or 0) >= count:
+        found = f"torch {torch.__version__} finds {count or 'no'} CUDA device{'' if count == 1 else 's'} here"
+        raise typer.BadParameter(f"{found}, so {name!r} cannot be used; use cpu, or {'another' if count else 'install'} one")
     return name
 
 
+SIDES = {
+    "weights": "each a pass over the rows",
+    "kernel": "each a pass over the rows, its directions from the kernel matrix",
+    "matrix": "on a matrix of parameters by parameters written out in one pass over the rows",
+}
 TableFile = Annotated[Path, typer.Argument(metavar="TABLE", help="A .csv, .tsv or .parquet file, a row for each observation.")]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A folder written by ntkgp fit.")]
 Drop = Annotated[bool, typer.Option("--drop-missing", help="Do without rows in which a value is missing.")]
-Device = Annotated[str, typer.Option(help="Where to compute: cpu or cuda.", callback=_device)]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda or cuda:1.", callback=_device)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output, and nothing else there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars and no summary.")]
 
@@ -46,7 +57,12 @@ def fit(
     ] = None,
     drop_missing: Drop = False,
     width: Annotated[
-        int | None, typer.Option(help="Width of the networks.", show_default="512; 64 beyond 8,000 rows × targets")
+        int | None,
+        typer.Option(help="Width of the networks.", show_default="512; beyond 8,000 rows × targets 64, beyond 200,000 32"),
+    ] = None,
+    warm_networks: Annotated[
+        int | None,
+        typer.Option(help="Small networks trained for features; 0 for none.", show_default="6; 2 beyond 8,000 rows × targets"),
     ] = None,
     rank: Annotated[int, typer.Option(help="Rank of the posterior beyond 8,000 rows × targets, where it is not exact.")] = 256,
     max_rows_tuning: Annotated[int, typer.Option(help="Hyper-parameters are tuned on at most so many rows × targets.")] = 2000,
@@ -67,11 +83,11 @@ def fit(
 
     Noise of its own for each sensor: [bold]ntkgp fit train.csv --target price --group-noise sensor[/bold]
 
-    Many rows: [bold]ntkgp fit big.parquet --target price --width 16 --rank 32[/bold]
+    Many rows, sooner: [bold]ntkgp fit big.parquet --target price --width 16 --rank 64[/bold]
     """
     ignored, noise_columns = ignore or [], noise_column or []
     with _explained() as said:
-        options = Options(width, rank, max_rows_tuning, steps, starts, seed, device, progress=not quiet)
+        options = Options(width, warm_networks, rank, max_rows_tuning, steps, starts, seed, device, progress=not quiet)
         source = read(table)
         names = source.collect_schema().names()
         if noise_columns and (group_noise or len(noise_columns) != len(target)):
@@ -102,6 +118,9 @@ def predict(
     table: TableFile,
     out: Annotated[Path, typer.Option(help="Where to write the predictions, .csv or .parquet.")] = Path("predictions.csv"),
     level: Annotated[float, typer.Option(help="Probability that a new observation lies between lower and upper.")] = 0.95,
+    mean_only: Annotated[
+        bool, typer.Option("--mean-only", help="Write the mean alone, which takes a small part of the time.")
+    ] = False,
     drop_missing: Annotated[
         bool, typer.Option("--drop-missing", help="Leave the predictions of rows with a missing value empty.")
     ] = False,
@@ -118,13 +137,18 @@ def predict(
     """
     with _explained() as said:
         fitted = table_folder.load(model, device)
-        data, whole, found = _predicted(fitted, table, [], drop_missing)
-        if fitted.noise.columns and found.noise_var is None:
-            warnings.warn(
-                f"{table} has no column {fitted.noise.columns[0]!r} of noise variances: total_std, lower and upper are empty",
-                stacklevel=2,
-            )
-        columns = _columns(fitted.targets, found, level)
+        data, whole = _rows(fitted, table, [], drop_missing)
+        if mean_only:
+            values = {"mean": fitted.mean(data, progress=not quiet)}
+        else:
+            values = _answers(fitted.predict(data, progress=not quiet), level)
+            if values["total_std"] is None:
+                warnings.warn(
+                    f"{table} has no column {fitted.noise.columns[0]!r} of noise variances: total_std, lower and upper are "
+                    "empty",
+                    stacklevel=2,
+                )
+        columns = _columns(fitted.targets, values, len(data))
         rows = pl.DataFrame([whole.arg_true().cast(pl.Int64).alias("row"), *columns])
         every = pl.DataFrame(pl.int_range(len(whole), eager=True).alias("row"))
         write(every.join(rows, on="row", how="left", maintain_order="left").drop("row"), out)
@@ -153,7 +177,8 @@ def evaluate(
     """
     with _explained() as said:
         fitted = table_folder.load(model, device)
-        data, whole, found = _predicted(fitted, table, [*fitted.targets, *fitted.noise.columns], drop_missing)
+        data, whole = _rows(fitted, table, [*fitted.targets, *fitted.noise.columns], drop_missing)
+        found = fitted.predict(data, progress=not quiet)
         y = numbers(data, fitted.targets)
         record: dict[str, Any] = {"rows": len(whole), "evaluated": len(data), "targets": {}, "written": []}
         for c, name in enumerate(fitted.targets):
@@ -173,8 +198,8 @@ def evaluate(
             typer.echo("wrote " + ", ".join(record["written"]))
 
 
-def _predicted(model: TableModel, path: Path, also: Sequence[str], drop: bool) -> tuple[pl.DataFrame, pl.Series, Prediction]:
-    """The rows of a file that can be predicted, which of all rows these are, and the predictions."""
+def _rows(model: TableModel, path: Path, also: Sequence[str], drop: bool) -> tuple[pl.DataFrame, pl.Series]:
+    """The rows of a file that can be predicted, and which of all rows these are."""
     source = read(path, [column.name for column in model.columns if column.kind == CATEGORY])
     names = source.collect_schema().names()
     known = {*model.needed, *model.targets, *model.ignored, *model.noise.columns}
@@ -199,17 +224,21 @@ def _predicted(model: TableModel, path: Path, also: Sequence[str], drop: bool) -
                 f"{', …' if len(unseen) > 5 else ''}; {said}",
                 stacklevel=2,
             )
-    return data, whole, model.predict(data)
+    return data, whole
 
 
-def _columns(targets: Sequence[str], p: Prediction, level: float) -> list[pl.Series]:
-    """The predictions as columns of a table; empty where the noise is not known."""
-    values: dict[str, Any] = {"mean": p.mean, "epistemic_std": p.std, "total_std": None, "lower": None, "upper": None}
-    if p.noise_var is not None:
-        values["total_std"] = p.total_std
-        values["lower"], values["upper"] = p.interval(level)
+def _answers(p: Prediction, level: float) -> dict[str, Tensor | None]:
+    """What there is to say of each row; None where the noise is not known."""
+    if p.noise_var is None:
+        return {"mean": p.mean, "epistemic_std": p.std, "total_std": None, "lower": None, "upper": None}
+    lower, upper = p.interval(level)
+    return {"mean": p.mean, "epistemic_std": p.std, "total_std": p.total_std, "lower": lower, "upper": upper}
+
+
+def _columns(targets: Sequence[str], values: Mapping[str, Tensor | None], rows: int) -> list[pl.Series]:
+    """The answers as columns of a table."""
     return [
-        (pl.repeat(None, len(p.mean), dtype=pl.Float64, eager=True) if value is None else pl.Series(value[:, c].numpy())).alias(
+        (pl.repeat(None, rows, dtype=pl.Float64, eager=True) if value is None else pl.Series(value[:, c].numpy())).alias(
             name if len(targets) == 1 else f"{target}_{name}"
         )
         for c, target in enumerate(targets)
@@ -231,12 +260,21 @@ def _noise_std(model: TableModel) -> dict[str, Any] | None:
 
 def _summary(record: dict[str, Any]) -> str:
     posterior = "exact posterior" if record["rank"] is None else f"posterior of rank {record['rank']}"
+    trained = f"{record['warm_networks']} of them trained for features ({record['warm_steps']} steps)"
     lines = [
         f"{record['rows']} rows, {record['features']} features: {posterior} of {', '.join(record['targets'])} in "
-        f"{record['seconds']:.1f} s; networks of width {record['width']} with {record['parameters']} parameters",
+        f"{record['seconds']:.1f} s, in {record['dtype']}; networks of width {record['width']}, {trained}, with "
+        f"{record['parameters']} parameters",
         f"log marginal likelihood {record['log_marginal_likelihood']:.2f} on {record['tuned_on']} rows; a row left out has "
         f"{record['leave_one_out']:.2f} of the squared error expected",
     ]
+    if record["rank"] is not None:
+        lines.append(
+            f"the mean is solved to {record['accuracy']:.0e} in {record['iterations']} steps, {SIDES[record['side']]}; stages "
+            + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in record["stages"].items())
+        )
+    if record["noise_judged_on"]:
+        lines.append(f"the noise was judged by {record['noise_judged_on']} rows beyond a first fit")
     for target, std in (record["noise_std"] or {}).items():
         by_group = ", ".join(f"{group} {value:.4g}" for group, value in list(std.items())[:20]) if isinstance(std, dict) else ""
         lines.append(f"noise of {target}: std {by_group or format(std, '.4g')}")

@@ -1,20 +1,22 @@
 """A posterior for tables with named columns."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 
 from ntkgp._checks import check_noise
 from ntkgp.exact import Exact
 from ntkgp.group_noise import group_noise
 from ntkgp.linalg.cgls import CGLS
 from ntkgp.lowrank import LowRank, LowRankPosterior
+from ntkgp.networks import SumOfNetworks
 from ntkgp.posterior import Posterior, Prediction
 from ntkgp.problem import pose
 from ntkgp.scaling import Scaling
@@ -22,9 +24,28 @@ from ntkgp.table import tune_table
 from ntkgp.table_files import CATEGORY, Column, TableError, encode
 from ntkgp.tune import Tuned
 
+
+class Size(NamedTuple):
+    """How large the recipe is made for a number of rows: what costs grows with both.
+
+    Features are trained for longer where there are more rows than that sees: it cannot learn them by heart.
+    """
+
+    width: int
+    warm_networks: int
+    warm_steps: tuple[int, ...]
+
+
 DENSE = 8000  # rows times targets up to which the posterior is exact
+MANY = 200_000  # rows times targets beyond which the networks are smaller still
+SMALL, LARGE, LARGEST = (
+    Size(512, 6, (0, 60, 200)),
+    Size(64, 2, (0, 200, 1000, 4000)),
+    Size(32, 2, (0, 1000, 4000, 16000)),
+)
+PILOT, JUDGES = 50_000, 10_000  # rows of a first fit, and others by which the noise is judged, where there are so many
 ROUNDS = 2  # of group noise given the kernel, and the kernel given group noise
-ROWS = 65536  # of a table that are predicted at a time
+ROWS = 16384  # of a table that are predicted at a time
 
 
 @dataclass(frozen=True)
@@ -32,8 +53,9 @@ class Options:
     """What a fit depends on beside the data.
 
     Args:
-        width: of the recipe's hidden layers (4·width of the local one); None for 512 up to `DENSE` rows and 64 beyond, where
-            two small networks are trained for features in place of six.
+        width: of the recipe's hidden layers (4·width of the local one, at most 64 of those trained for features); None for 512
+            up to `DENSE` rows times targets, 64 up to `MANY`, and 32 beyond.
+        warm_networks: how many networks are trained for features; None for 6 up to `DENSE` and 2 beyond.
         rank: of the low-rank posterior beyond `DENSE` rows.
         points: rows that hyper-parameters are tuned on.
         steps: as for :func:`ntkgp.tune`.
@@ -44,6 +66,7 @@ class Options:
     """
 
     width: int | None = None
+    warm_networks: int | None = None
     rank: int = 256
     points: int = 2000
     steps: int = 100
@@ -109,18 +132,31 @@ class TableModel:
         group = [] if self.noise.group is None else [self.noise.group.name]
         return list(dict.fromkeys([*(column.name for column in self.columns), *group]))
 
-    def predict(self, table: pl.DataFrame) -> Prediction:
+    def mean(self, table: pl.DataFrame, progress: bool = False) -> Float[Tensor, "M C"]:
+        """The mean alone at the rows of a table, in the units of the targets; no work for variances."""
+        parts = [self.posterior.mean(self._points(part)).cpu().double() for part in self._parts(table, progress)]
+        return self.outputs.center + self.outputs.scale * torch.cat(parts)
+
+    def predict(self, table: pl.DataFrame, progress: bool = False) -> Prediction:
         """The posterior at the rows of a table, (M, C), in the units of the targets. Memory: that of ROWS rows."""
-        parts = [self._predict(table.slice(start, ROWS)) for start in range(0, len(table), ROWS)]
+        parts = [self._predict(part) for part in self._parts(table, progress)]
         noise = [part.noise_var for part in parts if part.noise_var is not None]
         joined = (torch.cat([getattr(part, name) for part in parts]) for name in ("mean", "variance", "lower", "upper"))
         return Prediction(*joined, noise_var=torch.cat(noise) if noise else None)
 
+    def _parts(self, table: pl.DataFrame, progress: bool) -> Iterator[pl.DataFrame]:
+        """Some rows at a time, and a progress bar."""
+        with tqdm(total=len(table), desc="predicting", unit="row", unit_scale=True, disable=not progress) as bar:
+            for start in range(0, len(table), ROWS):
+                yield table.slice(start, ROWS)
+                bar.update(min(ROWS, len(table) - start))
+
+    def _points(self, table: pl.DataFrame) -> Float[Tensor, "M D"]:
+        return self.inputs.apply(encode(table, self.columns)).to(next(self.module.parameters()))
+
     def _predict(self, table: pl.DataFrame) -> Prediction:
-        p = next(self.module.parameters())
-        x = self.inputs.apply(encode(table, self.columns)).to(p)
         # The noise is added below: that of the fit may be another one for each training row.
-        standardised = self.posterior.predict(x, noise_var=1.0)
+        standardised = self.posterior.predict(self._points(table), noise_var=1.0)
         found = Prediction(*(t.cpu().double() for t in vars(standardised).values()))
         return replace(self.outputs.undo(found), noise_var=self.noise.at(table))
 
@@ -154,17 +190,36 @@ def fit_table(
     # Float64 is for the dense factorisation; the low-rank solver refines float32 products by itself.
     place = {"device": options.device, "dtype": torch.float32 if large else torch.float64}
     x, y = inputs.apply(features).to(**place), outputs.apply(raw).to(**place)
-    width = (64 if large else 512) if options.width is None else options.width
+    size = SMALL if not large else LARGE if raw.numel() <= MANY else LARGEST
+    width = size.width if options.width is None else options.width
+    warm_networks = size.warm_networks if options.warm_networks is None else options.warm_networks
 
     def tuned_with(noise_var: str | Tensor) -> tuple[Tuned, torch.Generator]:
         generator = torch.Generator().manual_seed(options.seed)
         tuned = tune_table(
-            x, y, noise_var=noise_var, width=width, local_width=4 * width, warm_networks=2 if large else 6,
-            points=options.points, starts=options.starts, steps=options.steps, generator=generator, progress=options.progress,
-        )  # fmt: skip
+            x,
+            y,
+            noise_var=noise_var,
+            width=width,
+            local_width=4 * width,
+            warm_networks=warm_networks,
+            warm_width=min(64, width),
+            warm_steps=size.warm_steps,
+            points=options.points,
+            starts=options.starts,
+            steps=options.steps,
+            generator=generator,
+            progress=options.progress,
+        )
         return tuned, generator
 
-    square = outputs.scale.square()
+    def posterior_of(tuned: Tuned, x: Tensor, y: Tensor, generator: torch.Generator) -> Posterior:
+        rank = min(options.rank, y.numel(), sum(p.numel() for p in tuned.module.parameters()))
+        # The mean is then far closer than it is certain: off by 1e-5 of some √(N·signal/noise) standard deviations.
+        method = LowRank(rank=rank, tail=16, solver=CGLS(tol=1e-5)) if large else Exact()
+        return tuned.fit(x, y, method=method, generator=generator, progress=options.progress)
+
+    square, judges = outputs.scale.square(), 0
     if noise_columns:
         tuned, generator = tuned_with(known_noise(table, noise_columns) / square)
         noise = Noise(None, columns=tuple(noise_columns))
@@ -181,28 +236,57 @@ def fit_table(
         noise = Noise(torch.cat([variances, variances[members].mean(dim=0, keepdim=True)]).cpu() * square, column)
     else:
         tuned, generator = tuned_with("outputs")
+        if len(x) >= PILOT + JUDGES:
+            order = torch.randperm(len(x), generator=generator)[: PILOT + JUDGES].to(x.device)
+            first, judging = order[:PILOT], order[PILOT:]
+            pilot, judges = posterior_of(tuned, x[first], y[first], generator), JUDGES
+            tuned = replace(tuned, noise_var=_noise_beyond(pilot, x[judging], y[judging]))
         noise = Noise(torch.as_tensor(tuned.noise_var, dtype=torch.float64).reshape(1, -1).cpu() * square)
-    parameters = sum(p.numel() for p in tuned.module.parameters())
-    rank = min(options.rank, raw.numel(), parameters)
-    # Four digits of the mean are far below its uncertainty, and take half the steps of the solver's six.
-    method = LowRank(rank=rank, tail=16, solver=CGLS(tol=1e-4)) if large else Exact()
-    posterior = tuned.fit(x, y, method=method, generator=generator, progress=options.progress)
+    posterior = posterior_of(tuned, x, y, generator)
     lost = tuned.points * float(outputs.scale.log().sum())  # from standardised targets to their own units
     fitted = {
         "rows": len(table),
         "features": features.shape[1],
-        "method": type(method).__name__,
-        "rank": rank if large else None,
-        "accuracy": posterior.solution.accuracy if isinstance(posterior, LowRankPosterior) else None,
+        "method": type(posterior).__name__.removesuffix("Posterior"),
+        **_reached(posterior),
+        "dtype": str(x.dtype).removeprefix("torch."),
         "width": width,
-        "parameters": parameters,
+        "warm_networks": len(tuned.module.networks) - 2 if isinstance(tuned.module, SumOfNetworks) else 0,
+        "warm_steps": getattr(getattr(tuned.module, "warmed_up", None), "steps", 0),
+        "parameters": sum(p.numel() for p in tuned.module.parameters()),
         "tuned_on": tuned.points,
+        "noise_judged_on": judges,
         "log_marginal_likelihood": tuned.log_marginal_likelihood - lost,
         "leave_one_out": tuned.leave_one_out,
         "seed": options.seed,
         "seconds": round(time.perf_counter() - started, 2),
     }
     return TableModel(tuple(columns), tuple(targets), tuple(ignored), inputs, outputs, noise, tuned.module, posterior, fitted)
+
+
+def _reached(posterior: Posterior) -> dict[str, Any]:
+    """What a low-rank posterior chose and how far its solver came; nothing of an exact one."""
+    if not isinstance(posterior, LowRankPosterior):
+        return {"rank": None, "side": None, "iterations": None, "accuracy": None, "stages": None}
+    return {
+        "rank": posterior.head.rank,
+        "side": posterior.side,
+        "iterations": posterior.solution.iterations,
+        "accuracy": posterior.solution.accuracy,
+        "stages": {name: round(seconds, 2) for name, seconds in posterior.seconds.items()},
+    }
+
+
+def _noise_beyond(posterior: Posterior, x: Tensor, y: Tensor) -> Float[Tensor, "1 C"]:
+    """The variance of each target by rows the posterior has not seen: their squared errors less what it did not know.
+
+    Hyper-parameters are tuned on few rows, among them some that features were trained on. With many rows more, the noise can be
+    judged without either; also what the networks are too small to follow then counts as noise.
+    """
+    p = posterior.predict(x)
+    assert p.noise_var is not None
+    errors = (y - p.mean).double().square() - p.variance.double()
+    return torch.maximum(errors.mean(dim=0, keepdim=True), 0.01 * p.noise_var[:1].double())
 
 
 def known_noise(table: pl.DataFrame, names: Sequence[str]) -> Float[Tensor, "N C"]:

@@ -115,15 +115,25 @@ class TrainedPosterior(Posterior):
     bracket: Head
     svd_method: SVDMethod | None = None  # how it goes on when more data comes; None for networks trained elsewhere
     trainer: Trainer | None = None
+    problem: Problem = field(init=False)  # the plan's
 
     kind = "trained"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "problem", self.plan.problem)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean by one forward pass of the first trained copy."""
+        problem, x = self.problem, self.problem.checked(x)
+        change = self.predictors.only(1)(x)[:, 0].to(self.plan.svd.s.dtype)
+        return problem.shaped(problem.mean_at(x) + change)
 
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
         """Mean and variance by 1 + K + T forward passes, and K Jacobian products for the bracket.
 
         Training error and Monte-Carlo error cannot move the variance out of the bracket: it is clipped to it.
         """
-        problem, x = self.plan.problem, self.plan.problem.checked(x)
+        problem, x = self.problem, self.problem.checked(x)
         columns = zip(*[self._predict(part) for part in x.split(16384)], strict=True)
         mean, variance, lower, upper = (problem.shaped(torch.cat(column)) for column in columns)
         noise = problem.noise_at(x, noise_var)
@@ -131,21 +141,21 @@ class TrainedPosterior(Posterior):
 
     def _predict(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         mean, parts = self._evaluate(x)
-        jacobian = self.plan.problem.tangent.at(x)
+        jacobian = self.problem.tangent.at(x)
         prior = jacobian.diag()
         lower = self.bracket.lower(jacobian.matmat(self.bracket.v), prior)
         upper = torch.maximum(prior - jacobian.matmat(self.plan.svd.v).square() @ self.plan.bound_weights(), lower)
         variance = torch.clamp(prior - parts.explained_diag(), lower, upper)
-        return self.plan.problem.mean_at(x) + mean, variance, lower, upper
+        return self.problem.mean_at(x) + mean, variance, lower, upper
 
     def covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
         """The joint covariance: the estimate, less the negative part that training and Monte-Carlo errors may give it."""
         values, vectors = torch.linalg.eigh(self.raw_covariance(x))
-        return (vectors * values.clamp_min(0) @ vectors.T).to(self.plan.problem.user_dtype)
+        return (vectors * values.clamp_min(0) @ vectors.T).to(self.problem.user_dtype)
 
     def raw_covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
         """J′J′ᵀ − P W Pᵀ − P′P′ᵀ/T as it comes, as in the paper's Query-Posterior-Covariance."""
-        problem = self.plan.problem
+        problem = self.problem
         return problem.tangent.at(problem.checked(x)).kernel() - self._evaluate(x)[1].explained()
 
     def _evaluate(self, x: Tensor) -> tuple[Float[Tensor, "MC"], CovarianceParts]:

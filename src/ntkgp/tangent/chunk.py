@@ -71,6 +71,11 @@ class Chunk:
         if self.others:
             self.others.accumulate(u, out[-1])
 
+    def dense(self, shapes: list[torch.Size]) -> Packed:
+        """The rows of J as packed vectors; `shapes` are those of the packed layers."""
+        entries = [factor.dense().unflatten(1, shape) for factor, shape in zip(self.factors, shapes, strict=True)]
+        return [*entries, self.others.dense() if self.others else entries[0].new_zeros(len(entries[0]), 0)]
+
     def kernel(self, other: "Chunk") -> Float[Tensor, "nC mC"]:
         """J(x) J(x′)ᵀ."""
         terms = [mine.kernel(theirs) for mine, theirs in zip(self.factors, other.factors, strict=True)]

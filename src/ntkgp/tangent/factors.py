@@ -153,9 +153,12 @@ class Outer(Factor):
         return self.g.shape[1] * self.a.shape[-1] < self.g.shape[-1]
 
     def _rows_first(self, columns: int) -> bool:
-        """With many positions it can pay to form the rows of J before multiplying."""
-        C, T = self.g.shape[1:3]
-        return C * (T + columns) < T * columns
+        """Form the rows of J before multiplying where that takes fewer operations, or as many on far smaller intermediates.
+
+        The first happens with many positions; the second with one position, one output and more columns than the layer is wide.
+        """
+        _, C, T, o = self.g.shape
+        return C * (T + columns) < T * columns or (C == T == 1 and columns >= 2 * max(o, self.a.shape[-1]))
 
     def working_numbers(self, columns: int) -> int:
         """Numbers per point in the largest intermediate of a product with `columns` columns."""
@@ -211,7 +214,8 @@ class Outer(Factor):
     def dense(self) -> Float[Tensor, "nC p"]:
         """The entries of J."""
         n, C, T, o = self.g.shape
-        rows = torch.bmm(self.g.transpose(2, 3).reshape(n, C * o, T), self.a)
+        g = self.g.transpose(2, 3).reshape(n, C * o, T)
+        rows = g * self.a if T == 1 else torch.bmm(g, self.a)
         return rows.view(n * C, o * self.a.shape[-1])
 
     def kernel(self, other: Factor) -> Float[Tensor, "nC mC"]:

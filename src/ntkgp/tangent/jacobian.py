@@ -13,6 +13,7 @@ from ntkgp.tangent.memory import free_bytes
 
 COLUMNS = 1024  # multiplied together: enough to keep matrix products busy
 TILE = 256  # points of a kernel block: small enough for the cache
+BLOCK = 512  # columns of JᵀJ computed together: large enough for matrix products, small enough to leave half of it out
 
 Source = Callable[[], Iterator[Chunk]]
 
@@ -77,6 +78,28 @@ class Jacobian:
             return self._layout.unpack(out)
 
         return _by_columns(product, v, self.shape[1])
+
+    def gram(self, weights: Float[Tensor, "NC"], done: Callable[[int], object] | None = None) -> Float[Tensor, "P P"]:
+        """Jᵀ diag(weights) J written out, in the dtype of the weights, in one pass; `done` is told of points as they are done.
+
+        Cost: N·C·P² operations, half of a product since it is symmetric; memory the result and one working set.
+        """
+        P, layout = self.shape[1], self._layout
+        shapes = [part.shape[1:] for part in layout.zeros(1, weights)[:-1]]
+        roots, out, start = weights.sqrt().unsqueeze(1), weights.new_zeros(P, P), 0
+        # The rows in two orders, and the factors once more where they are widened.
+        points = working_bytes(weights.device) // (3 * self.outputs * P * weights.element_size())
+        for piece in (piece for chunk in self._chunks() for piece in _split(chunk, max(1, points))):
+            entries = piece.to(weights.dtype).dense(shapes)
+            rows = layout.unpack([part.to(weights.dtype) for part in entries]).T
+            rows = rows * roots[start : start + len(rows)]
+            for left in range(0, P, BLOCK):
+                out[left : left + BLOCK, left:].addmm_(rows[:, left : left + BLOCK].T, rows[:, left:])
+            start += len(rows)
+            if done is not None:
+                done(piece.count)
+        upper = out.triu_()
+        return upper + upper.triu(1).T
 
     def kernel(self, other: "Jacobian | None" = None) -> Float[Tensor, "NC MC"]:
         """J(x) J(x′)ᵀ, block against block; with x′ = x (`other` None) only half of the blocks are computed.
