@@ -3,8 +3,8 @@
 python -m benchmarks.distributed                all of it, some minutes on two quiet cores
 python -m benchmarks.distributed --small        a smoke test
 
-Each process has one thread. Efficiency is judged by wall-clock time, the median of interleaved repetitions, and beside it by the
-CPU time of the busiest rank, which other users of the machine disturb less and which leaves out waiting.
+Each process has one thread. Efficiency is judged by wall-clock time, the median of interleaved repetitions, and beside it by
+the CPU time of the busiest rank, which other users of the machine disturb less and which leaves out waiting.
 """
 
 import argparse
