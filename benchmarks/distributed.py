@@ -130,9 +130,8 @@ def equality(small: bool) -> dict[str, Any]:
             "formula_bytes": floor + looks * 8 * P * S, "fresh_residuals": looks, "beside_formula_bytes": rest,
             "bytes_per_iteration": 8 * P * S, "protocol_bytes": traffic["protocol"],
         }  # fmt: skip
-        print(
-            f"{size} processes: largest error {max(errors.values()):.1e}, {traffic['reduced']} bytes summed, {rest} beside formula"
-        )
+        worst = max(errors.values())
+        print(f"{size} processes: errors up to {worst:.1e}, {traffic['reduced']} bytes summed, {rest} beside the formula")
     return {"settings": options, "by_size": rows}
 
 

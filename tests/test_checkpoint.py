@@ -141,7 +141,7 @@ def test_an_unwritable_folder_is_an_error_at_once(tmp_path: Path):
 
 def test_bad_arguments():
     with pytest.raises(TypeError, match="checkpoint must be a folder"):
-        by_name("paper mlp").fit(METHODS["rank"], checkpoint=5)
+        ntkgp.Checkpoint("")
     with pytest.raises(ValueError, match="every must be a number of seconds"):
         ntkgp.Checkpoint("folder", every=-1)
 

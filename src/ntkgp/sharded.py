@@ -203,6 +203,16 @@ def differs(group: Group, noise_var: object) -> bool:
     return group.any(mine)
 
 
+def rows_of_all(group: Group, parts: list[Tensor], most: int, generator: torch.Generator) -> list[Tensor]:
+    """The rows of all ranks' tensors in the order of the ranks, on each of them: all, or `most` drawn at random."""
+    counts = group.facts(len(parts[0]))
+    start, here = sum(counts[: group.rank]), torch.arange(len(parts[0]))
+    if sum(counts) > most:
+        chosen = torch.randperm(sum(counts), generator=generator)[:most].sort().values - start
+        here = chosen[(chosen >= 0) & (chosen < len(parts[0]))]
+    return [torch.cat(group.gather(part[here.to(part.device)].contiguous())) for part in parts]
+
+
 def gathered(
     group: Group,
     x: Tensor | Batches,
