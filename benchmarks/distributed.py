@@ -25,7 +25,7 @@ from benchmarks.common import save
 from ntkgp.lowrank import LowRankPosterior
 from ntkgp.problem import pose
 
-STEPS = 20  # products G v of a timing, as many as iterations of the solver
+STEPS = 8  # products G v of a timing, as many as iterations of the solver
 TIGHT = ntkgp.CGLS(tol=1e-11, max_iterations=5000)
 
 
@@ -136,7 +136,7 @@ def equality(small: bool) -> dict[str, Any]:
 
 
 def scaling(small: bool, repetitions: int) -> dict[str, Any]:
-    points, width, columns = (400, 16, 1) if small else (20_000, 128, 4)
+    points, width, columns = (400, 16, 1) if small else (8_000, 128, 4)
     runs: dict[str, list[list[dict[str, Any]]]] = {"one": [], "two, strong": [], "two, weak": []}
     for _ in range(repetitions):  # interleaved: what else runs on the machine disturbs them alike
         runs["one"].append(spawn(1, "timed", points=points, width=width, columns=columns))
@@ -166,7 +166,7 @@ def scaling(small: bool, repetitions: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:

@@ -201,6 +201,7 @@ def test_traffic_is_as_documented(split: bool):
 def failing(rank: int, size: int, how: str):
     case, x, y, noise = shard_of("paper mlp", size, rank, "even")
     group, module, method = ntkgp.Group(timeout=5.0), case.module(), METHODS["rank"]
+    assert y is not None
     if how == "bad data" and rank == 1:
         y = y.clone()
         y[0] = torch.nan
@@ -267,6 +268,7 @@ def test_without_a_group():
 def refused(rank: int):
     case, x, y, noise = shard_of("paper mlp", 2, rank, "even")
     messages = []
+    assert y is not None
     tries: list[dict] = [
         {"method": ntkgp.LowRank(rank=2, side="kernel")},
         {"method": ntkgp.Exact(), "x": x.repeat(1000, 1), "y": y.repeat(1000)},

@@ -48,12 +48,9 @@ def test_parquet_shards_are_fitted_as_one_table(shards: Path):
     alone = json.loads(python(*command, "alone", folder=shards))
     both = json.loads(python(*TORCHRUN, *command, "both", folder=shards))  # rank 0 alone prints
     assert (alone["rows"], both["rows"], both["ranks"]) == (9000, 9000, 2)
-    for name in ("log_marginal_likelihood", "leave_one_out", "features", "parameters", "rank"):
-        assert both[name] == pytest.approx(alone[name], rel=0.05)
-    one, other = predictions(shards, "alone"), predictions(shards, "both")
-    # The ranks' files come in another order, so other rows are tuned on; the noise found is much the same.
-    np.testing.assert_allclose(one[:, 0], other[:, 0], atol=0.1)
-    np.testing.assert_allclose(one[:, 2], other[:, 2], rtol=0.1)
+    for name in ("log_marginal_likelihood", "leave_one_out", "features", "parameters", "rank", "side"):
+        assert both[name] == (alone[name] if isinstance(alone[name], str) else pytest.approx(alone[name], rel=1e-4)), name
+    np.testing.assert_allclose(predictions(shards, "both"), predictions(shards, "alone"), rtol=1e-3, atol=1e-3)
 
 
 def test_an_error_of_one_rank_is_everybodys(shards: Path):

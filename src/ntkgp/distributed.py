@@ -95,7 +95,9 @@ class Group:
         self._make: Callable[[str], Any] = lambda backend: dist.new_group(
             ranks, timeout=limit, backend=backend, use_local_synchronization=some
         )
-        self._control, self._data, self._broken = self._make("gloo"), None, False
+        self._control: Any = self._make("gloo")
+        self._data: Any = None  # made when something lies on a GPU
+        self._broken = False
         # Torch has no public name for it. The prefix is the same on all ranks, and no other group's.
         self._store, self._name = _get_default_store(), f"ntkgp/{self._control.group_name}"
         self.traffic = Traffic()

@@ -92,7 +92,8 @@ def fit(
             if isinstance(method, LowRank):
                 shared = group
             else:
-                data, y, noise_var = gathered(group, data, y, noise_var, _limit(module) if isinstance(method, Exact) else None)
+                limit = _limit(module) if isinstance(method, Exact) else None
+                data, y, noise_var = gathered(group, data, y, noise_var, limit)
         elif isinstance(data, Batches) and not isinstance(method, LowRank):
             data, y = data.joined()  # these need all points at once
         problem = pose(

@@ -39,7 +39,7 @@ def grow_until_tight(
 ) -> tuple[Head, float]:
     """A head whose bracket is as tight as asked for, from one that is there or from none; and the width reached."""
     points = problem.checked(points)
-    limit = min(max_rank, *problem.jacobian.shape)
+    limit = min(max_rank, *problem.shape)
     with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
         while True:
             if head is None:
@@ -71,7 +71,7 @@ def grow(
     """A head of `rank` directions; those already found are kept, and only new ones are looked for."""
     stage = f"subspace-{rank}"
     bookmark = NOWHERE if kept is None else kept.bookmark(stage)
-    rows, parameters = problem.jacobian.shape
+    rows, parameters = problem.shape
     device, space = problem.network.device, problem.space
     v = problem.weights_normal(0, generator).double() if head is None else head.v
     image = v if head is None else head.image
@@ -128,7 +128,7 @@ def choose_side(problem: Problem, columns: int, solved: int) -> str:
     G = J̃ᵀJ̃ written out, after NC·P²/2, all take P². What is written out and what certifies is float64, which counts twice
     beside float32 factors.
     """
-    rows, parameters = problem.jacobian.shape
+    rows, parameters = problem.shape
     free = free_bytes(problem.network.device)
     weight = 2 if problem.network.dtype == torch.float32 else 1
     pass_over = 2 * rows * parameters

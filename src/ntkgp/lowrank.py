@@ -86,7 +86,7 @@ class LowRank:
         self._check(problem)
         if _must_split(problem, self.rank or self.max_rank):
             problem = problem.split()
-        assert problem.jacobian.shape  # the first look at J(x) computes its factors
+        _ = problem.products  # the first look at J(x) computes its factors
         clock("factors")
         group = None if problem.shard is None else problem.shard.group
         identity = {} if checkpoint is None else problem.identity | {"method": repr(self)}
@@ -301,9 +301,9 @@ class LowRankPosterior(Posterior):
         clock = _Clock(self.problem.network.device)
         whole, new = with_more(self.problem, x, y, noise_var)
         clock("factors")
-        rows, parameters = self.problem.jacobian.shape
+        rows, parameters = self.problem.shape
         everything = self.head.rank == min(rows, parameters)
-        rank = min(whole.jacobian.shape) if everything else self.head.rank
+        rank = min(whole.shape) if everything else self.head.rank
         head = with_more_rows(self.head, new.whitened, whole.normal, whole.trace, rank)
         found, width, times, method = self.found_slack, None, self.refined, self.method
         if head.slack + 1 > 2 * (found + 1) or not agrees(head, whole.normal):

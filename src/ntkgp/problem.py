@@ -84,17 +84,22 @@ class Problem:
         """C."""
         return self.tangent.outputs
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """N·C and P, of J(x) with the rows of all ranks."""
+        return self.points * self.outputs, self.tangent.space.size
+
     @cached_property
-    def jacobian(self) -> Jacobian | ShardedJacobian:
-        """J(x) at the training points, its layer factors kept."""
+    def products(self) -> Jacobian | ShardedJacobian:
+        """J(x) at the training points of all ranks, to multiply with."""
         if self.shard is None:
-            return self._rows
-        local = self._rows if len(self.noise_std) else None
+            return self.jacobian
+        local = self.jacobian if len(self.noise_std) else None
         return ShardedJacobian(local, self.shard, self.outputs, self.tangent.space.size, self.space)
 
-    @property
-    def _rows(self) -> Jacobian:
-        """The rows of J(x) that are here."""
+    @cached_property
+    def jacobian(self) -> Jacobian:
+        """J(x) at the training points that are here, its layer factors kept."""
         if self.known_jacobian is not None:
             return self.known_jacobian
         if (batches := self.batches) is not None:
@@ -129,7 +134,7 @@ class Problem:
     @cached_property
     def whitened(self) -> Operator:
         """J̃ = diag(1/σ) J: with it every observation has noise variance 1."""
-        std, jacobian = self.noise_std.unsqueeze(1), self.jacobian
+        std, jacobian = self.noise_std.unsqueeze(1), self.products
         return Operator(
             shape=jacobian.shape,
             matmat=lambda v: jacobian.matmat(v) / std,
@@ -148,7 +153,7 @@ class Problem:
     @cached_property
     def trace(self) -> float:
         """The trace of G = J̃ᵀJ̃, the squared Frobenius norm of the whitened Jacobian."""
-        return self._total((self.jacobian.diag().double() * self.precision).sum())
+        return self._total((self.products.diag().double() * self.precision).sum())
 
     @cached_property
     def kernel(self) -> Float[Tensor, "NC NC"]:
@@ -160,7 +165,7 @@ class Problem:
         """G v = J̃ᵀJ̃ v in the dtype of v: one pass over the points, nothing of size N×S; none where G is written out."""
         if self.matrix is not None:
             return self.matrix.to(v.dtype) @ v
-        return self.jacobian.normal(v, self.precision.to(v.dtype))
+        return self.products.normal(v, self.precision.to(v.dtype))
 
     def _total(self, value: Tensor) -> float:
         """The sum of a number over all ranks."""
@@ -217,7 +222,7 @@ class Problem:
     def written_out(self, progress: bool = False) -> "Problem":
         """The same with G as a matrix. Cost: N·C·P² operations in one pass over the points; memory P² numbers."""
         with tqdm(total=self.points, desc="one pass over the rows", unit="row", unit_scale=True, disable=not progress) as bar:
-            matrix = self.jacobian.gram(self.precision, bar.update)
+            matrix = self.products.gram(self.precision, bar.update)
         written = copy.copy(self)  # unlike dataclasses.replace, keeps the factors
         object.__setattr__(written, "matrix", matrix)
         return written

@@ -6,6 +6,7 @@ products of vectors that are split are the only things exchanged, so the algorit
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -217,10 +218,10 @@ def gathered(
     group: Group,
     x: Tensor | Batches,
     y: Tensor | None,
-    noise_var: str | float | Tensor,
+    noise_var: Any,
     limit: int | None = None,
     chosen: Tensor | None = None,
-) -> tuple[Tensor, Tensor, str | float | Tensor]:
+) -> tuple[Tensor, Tensor, Any]:
     """All points of all ranks, on each of them, in the order of the ranks: as one process would hold them.
 
     Args:

@@ -245,7 +245,7 @@ def fit_table(
         tuned, generator = tuned_with(known)
         tuned = replace(tuned, noise_var=mine[2])
         noise = Noise(None, columns=tuple(noise_columns))
-    elif group is not None:
+    elif column is not None:
         members = codes.to(options.device)
         tuned, generator = tuned_with("outputs")
         variances = torch.as_tensor(tuned.noise_var, dtype=torch.float64).reshape(1, -1).expand(len(column.categories), -1)

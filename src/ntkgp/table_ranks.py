@@ -31,23 +31,26 @@ def joined(device: str) -> Iterator[tuple[Group | None, str]]:
 
 
 def rows(table: Path, names: Sequence[str], drop: bool, ranks: Group | None) -> pl.DataFrame:
-    """The complete rows of a table. Of several ranks each takes its files in turn, or of a single file its part of the rows.
+    """The complete rows of a table. Of several ranks each takes its part of the files, or of a single one its part of the rows.
 
-    A rank may have none.
+    A rank may have none. One behind the other the ranks have the rows in the order of the files.
     """
     files = files_of(table)
-    mine = files if ranks is None or len(files) == 1 else files[ranks.rank :: ranks.size]
+    mine = files if ranks is None or len(files) == 1 else files[_part(len(files), ranks)]
     parts = [collect(read(file), names, file) for file in mine]
     parts = [part.filter(complete(part, file, drop)) for part, file in zip(parts, mine, strict=True) if len(part)]
     if not parts:  # as many columns of the same types
         parts = [collect(read(files[0]), names, files[0]).head(0)]
     data = pl.concat(parts, how="vertical_relaxed")
     if ranks is not None and len(files) == 1:
-        edges = [len(data) * k // ranks.size for k in (ranks.rank, ranks.rank + 1)]
-        data = data.slice(edges[0], edges[1] - edges[0])
+        data = data[_part(len(data), ranks)]
     if ranks is None and not len(data):
         raise TableError(f"{table} has no rows")
     return data
+
+
+def _part(count: int, ranks: Group) -> slice:
+    return slice(count * ranks.rank // ranks.size, count * (ranks.rank + 1) // ranks.size)
 
 
 def same_columns(columns: list[Column], ranks: Group | None) -> list[Column]:

@@ -84,7 +84,7 @@ class CGLS:
             guess = precondition(c)
             scale = space.dots(c, guess).sqrt().clamp_min(torch.finfo(c.dtype).tiny)
             x, r = guess if start is None else start, c
-            p, rz, target, first, iterations = r, scale, scale, None, 0
+            p, rz, target, first, iterations = r, scale, scale, scale.new_zeros(0), 0
         else:
             x, r, p, scale, rz, target, first = (kept[name] for name in ("x", "r", "p", "scale", "rz", "target", "first"))
             iterations = int(kept["iterations"])
@@ -97,7 +97,7 @@ class CGLS:
                 z = precondition(r)
                 rz = space.dots(r, z).clamp_min(0)
                 norm = space.norms(r)
-                first = norm.clone() if first is None else first
+                first = norm.clone() if not len(first) else first
                 done = rz.sqrt() <= self.tol * scale
                 if space.agreed(bool(done.all())) or iterations >= self.max_iterations:
                     break
