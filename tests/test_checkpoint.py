@@ -133,6 +133,22 @@ def test_a_full_disk_is_a_warning_and_leaves_the_state_before(tmp_path: Path, mo
     assert torch.equal(values(fitted("rank", tmp_path)), whole)
 
 
+def test_stopped_by_hand_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    product, calls = Problem.normal, [0]
+
+    def stopping(self: Problem, v: Tensor) -> Tensor:
+        calls[0] += 1
+        if calls[0] == 15:
+            raise KeyboardInterrupt
+        return product(self, v)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Problem, "normal", stopping)
+        with pytest.raises(KeyboardInterrupt, match=r"fit again with checkpoint=.* to go on"):
+            fitted("rank", tmp_path)
+    assert torch.equal(values(fitted("rank", tmp_path)), values(fitted("rank", None)))
+
+
 def test_an_unwritable_folder_is_an_error_at_once(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"cannot keep a checkpoint in .*give another folder"):

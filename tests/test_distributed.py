@@ -256,7 +256,7 @@ def test_the_error_of_one_rank_stops_all(how: str, there: str | None, elsewhere:
         kind, message, seconds, again = answer
         assert (there if rank == 1 else elsewhere) in message, answer
         assert kind == "GroupError" or rank == 1
-        assert rank == 1 or seconds < TIMEOUT
+        assert rank == 1 or seconds < 60  # of which the group's timeout is 5, and nearly all is the fit on a busy machine
         assert again in (None, 3.0)  # the process group itself is whole: a new Group can be made of it
 
 
@@ -288,7 +288,7 @@ def refused(rank: int):
 
 def test_what_a_group_cannot_do_is_said():
     expected = [
-        "side must be None or 'weights'",
+        "side must be None, 'weights' or 'matrix' with a group",
         "at most 8,000, got 12,000",
         "nothing to go on from",
         "no rank has any points",
@@ -298,3 +298,20 @@ def test_what_a_group_cannot_do_is_said():
         assert len(found) == len(expected)
         for message, words in zip(found, expected, strict=True):
             assert words in message
+
+
+def some_ranks(rank: int):
+    """A fit by ranks 0 and 2, while rank 1 does something else."""
+    pair = torch.distributed.new_group([0, 2])
+    if rank == 1:
+        return None
+    case, x, y, noise = shard_of("paper mlp", 2, rank // 2, "even")
+    posterior = ntkgp.fit(case.module(), x, y, noise_var=noise, method=METHODS["rank"], generator=seed(rank), group=pair)
+    return vars(posterior.predict(case.query, noise_var=0.1)), posterior.covariance(case.query)
+
+
+def test_a_group_of_some_ranks():
+    first, nobody, last = results(3, some_ranks)
+    assert nobody is None
+    check(first, alone("paper mlp", "rank"))
+    check(last, alone("paper mlp", "rank"))

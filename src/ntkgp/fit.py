@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
@@ -75,7 +75,7 @@ def fit(
     """
     group = Group(group) if group is not None and not isinstance(group, Group) else group
     checkpoint = Checkpoint(checkpoint) if checkpoint is not None and not isinstance(checkpoint, Checkpoint) else checkpoint
-    with contextlib.nullcontext() if group is None else group.together():
+    with contextlib.nullcontext() if group is None else group.together(), _resumable(checkpoint):
         check_module(module)
         data = as_data(module, x, y)
         method = choose_method(module, data, y, group) if method is None else method
@@ -105,6 +105,17 @@ def fit(
         if isinstance(method, LowRank):
             return method.fit(problem, generator, progress, checkpoint)
         return method.fit(problem, generator, progress, checkpoint, group)
+
+
+@contextlib.contextmanager
+def _resumable(checkpoint: Checkpoint | None) -> Iterator[None]:
+    """Who stops a fit by hand is told how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if checkpoint is None:
+            raise
+        raise KeyboardInterrupt(f"stopped; fit again with checkpoint={str(checkpoint.folder)!r} to go on from there") from error
 
 
 def _check_same(
