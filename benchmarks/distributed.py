@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 import ntkgp
-from benchmarks.common import save
+from benchmarks.common import read, save
 from ntkgp.lowrank import LowRankPosterior
 from ntkgp.problem import pose
 
@@ -167,15 +167,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--part", choices=["equality", "scaling"], help="one part anew, the other as it was saved")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments.worker)
         return
-    record = {
-        "equality": equality(arguments.small),
-        "scaling": scaling(arguments.small, 1 if arguments.small else arguments.repetitions),
-    }
+    record = (
+        {} if arguments.part is None else {key: value for key, value in read("distributed").items() if key != "environment"}
+    )
+    if arguments.part != "scaling":
+        record["equality"] = equality(arguments.small)
+    if arguments.part != "equality":
+        record["scaling"] = scaling(arguments.small, 1 if arguments.small else arguments.repetitions)
     if not arguments.small:
         print(save("distributed", record))
 
