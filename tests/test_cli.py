@@ -276,12 +276,12 @@ def test_the_mean_alone(home: Path, tmp_path: Path):
 
 @pytest.mark.usefixtures("_quick")
 def test_noise_is_judged_by_rows_beyond_a_first_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Tuning on 20 rows cannot tell the noise; 300 rows beyond a fit to 100 can."""
-    for name, value in {"DENSE": 50, "PILOT": 100, "JUDGES": 300}.items():
+    """Tuning on 20 rows cannot tell the noise; 300 rows beyond a fit to 400 can."""
+    for name, value in {"DENSE": 50, "PILOT": 400, "JUDGES": 300}.items():
         monkeypatch.setattr(table_model, name, value)
     rng = np.random.default_rng(0)
-    x = rng.uniform(-1, 1, (500, 2))
-    pl.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": x[:, 0] + 0.3 * rng.normal(size=500)}).write_csv(tmp_path / "t.csv")
+    x = rng.uniform(-1, 1, (800, 2))
+    pl.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": x[:, 0] + 0.3 * rng.normal(size=800)}).write_csv(tmp_path / "t.csv")
     options = ["--target", "y", "--max-rows-tuning", "20", "--rank", "20", *SMALL]
     judged = run("fit", tmp_path / "t.csv", *options, "--out", tmp_path / "model")
     assert "judged by 300 rows" in judged.stdout

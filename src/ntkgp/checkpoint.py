@@ -142,6 +142,14 @@ class Progress:
                 stacklevel=2,
             )
 
+    def once(self, stage: str, value: str) -> str:
+        """A choice as it was made when the fit was begun."""
+        kept = self.load(stage)
+        if kept is None:
+            self.save(stage, State(facts={"value": value}))
+            return value
+        return kept.fact("value", str)
+
     def forget(self, stage: str) -> None:
         """A stage that is not needed any more."""
         if self.folder is not None and self.writes:

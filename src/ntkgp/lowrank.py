@@ -92,21 +92,27 @@ class LowRank:
         identity = {} if checkpoint is None else problem.identity | {"method": repr(self)}
         kept = Progress(checkpoint, identity, generator, problem.network.device, group, problem.space)
         generator, show = kept.generator, progress and (group is None or group.first)
-        side = self.side or choose_side(problem, self.rank or START, 1 + self.tail)
-        if side == "matrix":
-            problem = problem.written_out(show)
+        # What is cheapest depends on free memory, which may have changed since a fit that goes on was begun.
+        side = kept.once("side", self.side or choose_side(problem, self.rank or START, 1 + self.tail))
+        work = problem
+        if side == "matrix" and problem.space.spread:
+            raise ValueError(
+                "side must be None or 'weights' where vectors are split over the ranks; or raise Group(memory=...)"
+            )
+        if side == "matrix":  # the posterior keeps the problem without it, as files do
+            work = problem.written_out(show)
             clock("matrix")
         if self.rank is not None:
             with tqdm(desc="finding the head", unit="pass", disable=not show, leave=False) as bar:
                 head, width = kept_head(kept, problem.space), None
-                head = grow(problem, None, self.rank, self.svd, side, generator, bar, kept) if head is None else head
+                head = grow(work, None, self.rank, self.svd, side, generator, bar, kept) if head is None else head
         else:
-            head, width = self._until_tight(problem, None, side, generator, show, kept)
+            head, width = self._until_tight(work, None, side, generator, show, kept)
         clock("head")
         z = problem.weights_normal(self.tail, generator).double()
-        sides = _right_hand_sides(problem, z, generator)
+        sides = _right_hand_sides(work, z, generator)
         solution = self.solver.solve(
-            problem.normal, sides, head.precondition, rough=_rough(problem), progress=show, space=problem.space,
+            work.normal, sides, head.precondition, rough=_rough(work), progress=show, space=problem.space,
             bookmark=kept.bookmark("solve"),
         )  # fmt: skip
         clock("solve")

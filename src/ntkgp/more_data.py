@@ -46,7 +46,6 @@ def with_more(problem: Problem, x: Data, y: Tensor | None, noise_var: float | Te
         batches=None if batches is None else batches.followed_by(new.x, y.detach().clone()),
         parts=() if batches is not None else _counted(problem.parts or ((problem.points, 1),), len(x)),
         known_jacobian=problem.jacobian.extended(new.jacobian),
-        matrix=None if problem.matrix is None else problem.matrix + new.jacobian.gram(new.precision),
     )
     return whole, new
 

@@ -26,7 +26,7 @@ def _device(name: str) -> str:
         raise typer.BadParameter(f"expected cpu, cuda or cuda:1 (the second GPU), got {name!r}")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if kind == "cuda" and int(number or 0) >= count:
-        found = f"torch {torch.__version__} finds {count or 'no'} CUDA device{'' if count == 1 else 's'} here"
+        found = f"torch {torch.__version__} finds {count or 'no'} CUDA device{'s' if count > 1 else ''} here"
         raise typer.BadParameter(f"{found}, so {name!r} cannot be used; use cpu, or {'another' if count else 'install'} one")
     return name
 
