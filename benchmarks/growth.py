@@ -31,9 +31,9 @@ def measure(points: int, width: int, rank: int, outputs: int, weight_side: bool,
     """Fit and query one setting; runs in a process of its own."""
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore", ntkgp.NumericalWarning)  # the number of iterations is fixed on purpose
-    chosen = lowrank.cheapest_side
+    chosen = lowrank.choose_side
     if weight_side:
-        lowrank.cheapest_side = lambda problem, columns, solved: "weights"
+        lowrank.choose_side = lambda problem, columns, solved: "weights"
     g = torch.Generator().manual_seed(0)
     net = ntkgp.mlp(8, outputs, width=width, generator=g).to(device)
     method = ntkgp.LowRank(rank=rank, solver=ntkgp.CGLS(tol=0.0, max_iterations=ITERATIONS))

@@ -92,7 +92,7 @@ def against_exact(folder: Path, rows: int, queries: int = 2000) -> dict[str, Any
     model = table_folder.load(folder)
     problem = model.posterior.problem
     assert isinstance(model.posterior, lowrank.LowRankPosterior)
-    side, chosen = model.posterior.side, lowrank.cheapest_side
+    side, chosen = model.posterior.side, lowrank.choose_side
     x, y, new = problem.x[:rows], problem.residual[:rows], problem.x[rows : rows + queries]
     priors = {name: scale**2 for name, scale in problem.tangent.scales.items()}
     options = {
@@ -101,12 +101,12 @@ def against_exact(folder: Path, rows: int, queries: int = 2000) -> dict[str, Any
         "generator": torch.Generator().manual_seed(0),
     }
     rank = min(model.posterior.head.rank, len(x))
-    lowrank.cheapest_side = lambda problem, columns, solved: side
+    lowrank.choose_side = lambda problem, columns, solved: side
     try:
         method = ntkgp.LowRank(rank=rank, tail=16, solver=model.posterior.solver)
         found = ntkgp.fit(model.module, x, y, method=method, **options).predict(new)
     finally:
-        lowrank.cheapest_side = chosen
+        lowrank.choose_side = chosen
     exact = ntkgp.fit(model.module, x, y.double(), method=ntkgp.Exact(), **options).predict(new)
     slack = 1e-5 * exact.variance
     inside = (found.lower <= exact.variance + slack) & (exact.variance <= found.upper + slack)

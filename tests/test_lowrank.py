@@ -30,7 +30,7 @@ def rank_of(case: Case) -> int:
 @pytest.fixture
 def choose(monkeypatch: pytest.MonkeyPatch, side: str) -> str:
     """Look for the head on one side, whichever would be cheaper."""
-    monkeypatch.setattr(lowrank, "cheapest_side", lambda problem, columns, solved: side)
+    monkeypatch.setattr(lowrank, "choose_side", lambda problem, columns, solved: side)
     return side
 
 
@@ -100,7 +100,7 @@ def test_rtol_out_of_reach_says_what_was_reached():
 def test_the_side_is_chosen_by_counted_cost(name: str, columns: int, side: str):
     """12 points and 329 parameters against 40 points and 8."""
     posterior = fitted(by_name(name), ntkgp.LowRank(rank=columns))
-    assert posterior.side == lowrank.cheapest_side(posterior.problem, columns, 1) == side
+    assert posterior.side == lowrank.choose_side(posterior.problem, columns, 1) == side
     assert ("matrix" in posterior.seconds) == (side == "matrix")
     assert posterior.problem.matrix is None  # so that it draws the same functions after a round trip through a file
 
@@ -127,7 +127,7 @@ def test_batches_give_the_same_posterior(kept: bool, monkeypatch: pytest.MonkeyP
     case = by_name("two outputs")
     if not kept:
         monkeypatch.setattr(tangent_module, "free_bytes", lambda device: 0)
-    monkeypatch.setattr(lowrank, "cheapest_side", lambda problem, columns, solved: "weights")
+    monkeypatch.setattr(lowrank, "choose_side", lambda problem, columns, solved: "weights")
     whole = fitted(case, ntkgp.LowRank(rank=6, tail=3, solver=TIGHT))
     loader = DataLoader(TensorDataset(case.x, case.y), batch_size=5)
     options = {"noise_var": case.noise_var, "method": ntkgp.LowRank(rank=6, tail=3, solver=TIGHT)}

@@ -1,8 +1,10 @@
 """ntkgp: the Gaussian-process posterior of any PyTorch network, through its neural tangent kernel."""
 
-from ntkgp._types import NumericalWarning
+from ntkgp._types import CheckpointWarning, GroupError, NumericalWarning
+from ntkgp.checkpoint import Checkpoint
 from ntkgp.covariance import PaperCovariance, TightCovariance
 from ntkgp.diagnostics import KernelRegime, Report, kernel_regime, report
+from ntkgp.distributed import Group
 from ntkgp.evaluation import Evaluation, evaluate
 from ntkgp.exact import Exact
 from ntkgp.files import load
@@ -35,10 +37,14 @@ __all__ = [
     "CGLS",
     "AcceleratedGD",
     "Adam",
+    "Checkpoint",
+    "CheckpointWarning",
     "DenseSVD",
     "Evaluation",
     "Exact",
     "FunctionSample",
+    "Group",
+    "GroupError",
     "InputScales",
     "KernelRegime",
     "Lanczos",

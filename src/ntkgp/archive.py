@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import shutil
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from importlib import metadata
 from operator import methodcaller
 from pathlib import Path
@@ -46,7 +46,7 @@ class State:
             elif isinstance(part, torch.dtype):
                 state.facts[name] = str(part).removeprefix("torch.")
             elif is_dataclass(part):
-                inner = cls.of(**{f"{name}.{f.name}": getattr(part, f.name) for f in fields(part)})
+                inner = cls.of(**{f"{name}.{f.name}": getattr(part, f.name) for f in fields(part) if _stored(f)})
                 state.tensors.update(inner.tensors)
                 state.facts.update(inner.facts)
             else:
@@ -91,7 +91,7 @@ class State:
     def build(self, kind: type[T], name: str, dtype: torch.dtype | None = None, **shapes: str) -> T:
         """A dataclass that :meth:`of` took apart: the fields in `shapes` are tensors, the others facts of their own type."""
         parts = {}
-        for f in fields(kind):  # pyright: ignore[reportArgumentType]
+        for f in filter(_stored, fields(kind)):  # pyright: ignore[reportArgumentType]
             full, kinds = f"{name}.{f.name}", get_args(f.type) or (f.type,)
             if f.name in shapes:
                 parts[f.name] = self.tensor(full, shapes[f.name], dtype)
@@ -105,6 +105,10 @@ class State:
         if value not in DTYPES:
             raise ValueError(f"{name!r} must be one of {list(DTYPES)}, got {value!r}")
         return DTYPES[value]
+
+
+def _stored(f: Field) -> bool:  # pyright: ignore[reportMissingTypeArgument]
+    return f.metadata.get("stored", True)
 
 
 def write(path: str | os.PathLike[str], kind: str, state: State) -> None:

@@ -76,8 +76,6 @@ def conditioned(
     return mean[..., :k] + (half.mT @ surprise).squeeze(-1), covariance[..., :k, :k] - half.mT @ half
 
 
-
-
 def _blocks(gp: Posterior, x: Float[Tensor, "B q d"]) -> tuple[Float[Tensor, "B q C"], Float[Tensor, "B qC qC"]]:
     """Mean and covariance of each group, all outputs."""
     if isinstance(gp, ExactPosterior):

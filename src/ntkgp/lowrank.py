@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -13,7 +13,8 @@ from tqdm.auto import tqdm
 from ntkgp._checks import check_count, check_rank
 from ntkgp._types import MeanFunction
 from ntkgp.archive import State
-from ntkgp.heads import START, cheapest_side, grow, grow_until_tight
+from ntkgp.checkpoint import Checkpoint, Progress
+from ntkgp.heads import START, choose_side, grow, grow_until_tight, kept_head
 from ntkgp.linalg.cgls import CGLS, Solution
 from ntkgp.linalg.head import Head
 from ntkgp.linalg.head_update import agrees, refined, with_more_rows
@@ -21,8 +22,9 @@ from ntkgp.linalg.svd import RandomizedSVD, SVDMethod
 from ntkgp.more_data import Data, with_more
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.problem import Problem
+from ntkgp.sharded import Split, replicated
 from ntkgp.stored_problem import problem_state, stored_problem
-from ntkgp.tangent.memory import rows_per_chunk
+from ntkgp.tangent.memory import free_bytes, rows_per_chunk
 
 TOGETHER = 64  # functions drawn together, or as many more as need less than a gigabyte
 
@@ -42,12 +44,15 @@ class LowRank:
         rank: K; or give `rtol`.
         rtol: grow K until (upper − lower)/upper is below this at the training inputs (a sample of 512) or at `points`.
         tail: T random right-hand sides that make the variance unbiased; 0 returns the upper bound.
-        svd: how the head is found; its passes are made in float32 (TF32 on GPUs), which only steers the subspace.
+        svd: how the head is found. For a float32 network its passes are made in float32 (TF32 on GPUs), which only steers the
+            subspace.
         solver: how the mean and the tail are found.
         points: where `rtol` is to hold.
         max_rank: where `rtol` stops growing K.
         dtype: of the layer factors; None keeps the module's. Products are float64 whatever it is, and the bracket encloses the
             posterior of the Jacobian in this dtype: float64 where the last digits of a float32 network matter.
+        side: how products are made: ``"weights"`` by the factors, ``"kernel"`` with J̃J̃ᵀ written out to look for the head (not
+            with a group), ``"matrix"`` with G = J̃ᵀJ̃ written out; None for whichever is cheapest.
 
     Example:
         >>> import torch, ntkgp
@@ -67,41 +72,88 @@ class LowRank:
     points: Tensor | None = None
     max_rank: int = 4096
     dtype: torch.dtype | None = None
+    side: str | None = None
 
-    def fit(self, problem: Problem, generator: torch.Generator | None = None, progress: bool = False) -> "LowRankPosterior":
+    def fit(
+        self,
+        problem: Problem,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        checkpoint: Checkpoint | None = None,
+    ) -> "LowRankPosterior":
         """Find the head, solve for the mean and the tail."""
         clock = _Clock(problem.network.device)
-        rows, parameters = problem.jacobian.shape  # the first look at J(x) computes its factors
+        self._check(problem)
+        if _must_split(problem, self.rank or self.max_rank):
+            problem = problem.split()
+        _ = problem.products  # the first look at J(x) computes its factors
         clock("factors")
-        if (self.rank is None) == (self.rtol is None):
-            raise ValueError(f"give LowRank either a rank or an rtol, got rank={self.rank}, rtol={self.rtol}")
-        check_count(self.tail, "tail", 0)
-        if self.rank is not None:
-            check_rank(self.rank, rows, parameters)
-        side = cheapest_side(problem, self.rank or START, 1 + self.tail)
+        group = None if problem.shard is None else problem.shard.group
+        identity = {} if checkpoint is None else problem.identity | {"method": repr(self)}
+        kept = Progress(checkpoint, identity, generator, problem.network.device, group, problem.space)
+        generator, show = kept.generator, progress and (group is None or group.first)
+        # What is cheapest depends on free memory, which may have changed since a fit that goes on was begun.
+        side = kept.once("side", self.side or choose_side(problem, self.rank or START, 1 + self.tail))
         work = problem
+        if side == "matrix" and problem.space.spread:
+            raise ValueError(
+                "side must be None or 'weights' where vectors are split over the ranks; or raise Group(memory=...)"
+            )
         if side == "matrix":  # the posterior keeps the problem without it, as files do
-            work = problem.written_out(progress)
+            work = problem.written_out(show)
             clock("matrix")
         if self.rank is not None:
-            with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
-                head, width = grow(work, None, self.rank, self.svd, side, generator, bar), None
+            with tqdm(desc="finding the head", unit="pass", disable=not show, leave=False) as bar:
+                head, width = kept_head(kept, problem.space), None
+                head = grow(work, None, self.rank, self.svd, side, generator, bar, kept) if head is None else head
         else:
-            head, width = self._until_tight(work, None, side, generator, progress)
+            head, width = self._until_tight(work, None, side, generator, show, kept)
         clock("head")
-        z = work.whitened.normal(parameters, self.tail, generator).double()
+        z = problem.weights_normal(self.tail, generator).double()
         sides = _right_hand_sides(work, z, generator)
-        solution = self.solver.solve(work.normal, sides, head.precondition, rough=_rough(work), progress=progress)
+        solution = self.solver.solve(
+            work.normal, sides, head.precondition, rough=_rough(work), progress=show, space=problem.space,
+            bookmark=kept.bookmark("solve"),
+        )  # fmt: skip
         clock("solve")
         return LowRankPosterior(
             problem, self, head, head.explained(), z, sides, solution, head.slack, side, width, clock.seconds
         )
 
+    def _check(self, problem: Problem) -> None:
+        if (self.rank is None) == (self.rtol is None):
+            raise ValueError(f"give LowRank either a rank or an rtol, got rank={self.rank}, rtol={self.rtol}")
+        check_count(self.tail, "tail", 0)
+        if self.rank is not None:
+            check_rank(self.rank, problem.points * problem.outputs, problem.tangent.space.size)
+        if self.side not in (None, "weights", "kernel", "matrix"):
+            raise ValueError(f"side must be None, 'weights', 'kernel' or 'matrix', got {self.side!r}")
+        if self.side == "kernel" and problem.shard is not None:
+            raise ValueError("side must be None, 'weights' or 'matrix' with a group, whose points have no kernel in one place")
+
     def _until_tight(
-        self, problem: Problem, head: Head | None, side: str, generator: torch.Generator | None, progress: bool
+        self,
+        problem: Problem,
+        head: Head | None,
+        side: str,
+        generator: torch.Generator | None,
+        progress: bool,
+        kept: Progress,
     ) -> tuple[Head, float]:
         assert self.rtol is not None
-        return grow_until_tight(problem, head, self.rtol, self.points, self.max_rank, self.svd, side, generator, progress)
+        points = problem.sample_points(512, generator) if self.points is None else self.points
+        head = kept_head(kept, problem.space) if head is None else head
+        return grow_until_tight(problem, head, self.rtol, points, self.max_rank, self.svd, side, generator, progress, kept)
+
+
+def _must_split(problem: Problem, columns: int) -> bool:
+    """Whether vectors over the weights are too many for each rank to hold all of them; some six of a head's size are."""
+    if problem.shard is None:
+        return False
+    group, device = problem.shard.group, problem.network.device
+    room = free_bytes(device) // 2 if group.memory is None else group.memory
+    rank = min(columns, problem.points * problem.outputs, problem.tangent.space.size)
+    return group.any(6 * 8 * rank * problem.tangent.space.size > room) and group.size > 1
 
 
 def _rough(problem: Problem) -> Callable[[Tensor], Tensor] | None:
@@ -114,7 +166,7 @@ def _rough(problem: Problem) -> Callable[[Tensor], Tensor] | None:
 def _right_hand_sides(problem: Problem, z: Float[Tensor, "P T"], generator: torch.Generator | None) -> Float[Tensor, "P 1+T"]:
     """J̃ᵀ r̃, and J̃ᵀ(J̃z + ε) for each standard normal z and a standard normal ε."""
     operator, r = problem.whitened, problem.whitened_residual.double()
-    noise = operator.normal(operator.shape[0], z.shape[1], generator).double()
+    noise = problem.rows_normal(z.shape[1], generator).double()
     sides = operator.rmatmat(torch.cat([r.unsqueeze(1), noise], dim=1))
     if z.shape[1]:
         sides[:, 1:] += problem.normal(z)
@@ -175,8 +227,8 @@ class LowRankPosterior(Posterior):
     def mean(self, x: Tensor) -> Tensor:
         """The mean by a product with J(x). Cost: 2·M·C·P operations; memory the factors of a block of queries."""
         problem, x = self.problem, self.problem.checked(x)
-        parts = [problem.mean_at(part).double() + problem.tangent.at(part).matmat(self.mean_weights)[:, 0]
-                 for part in x.split(16384)]  # fmt: skip
+        parts = [problem.mean_at(part).double() + problem.features(problem.tangent.at(part), self.mean_weights)[:, 0]
+                 for part in x.split(len(x) if problem.space.spread else 16384)]  # fmt: skip
         return problem.shaped(torch.cat(parts))
 
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
@@ -185,7 +237,8 @@ class LowRankPosterior(Posterior):
         Cost: 2·M·C·P·(2K + T + 1) operations; memory one working set beside the factors of a block of queries.
         """
         problem, x = self.problem, self.problem.checked(x)
-        parts = [self._predict(part) for part in x.split(16384)]
+        # Vectors that are split are gathered once for all points, so that every rank does so equally often.
+        parts = [self._predict(part) for part in x.split(len(x) if problem.space.spread else 16384)]
         mean, variance, lower, upper = (problem.shaped(torch.cat(column)) for column in zip(*parts, strict=True))
         noise = problem.noise_at(x, noise_var)
         return Prediction(mean, variance, lower, upper, None if noise is None else problem.shaped(noise.flatten()))
@@ -193,9 +246,9 @@ class LowRankPosterior(Posterior):
     def _predict(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         jacobian = self.problem.tangent.at(x)
         prior = jacobian.diag().double()
-        both = jacobian.matmat(torch.cat([self.mean_weights, self.tail], dim=1))
-        lower = self.head.lower(jacobian.matmat(self.head.v), prior)
-        upper = prior - jacobian.matmat(self.explained).square().sum(dim=1)
+        both = self.problem.features(jacobian, torch.cat([self.mean_weights, self.tail], dim=1))
+        lower = self.head.lower(self.problem.features(jacobian, self.head.v), prior)
+        upper = prior - self.problem.features(jacobian, self.explained).square().sum(dim=1)
         # The two bounds meet at full rank: rounding must not turn them around.
         upper = torch.maximum(upper, lower)
         variance = upper - both[:, 1:].square().sum(dim=1) / max(self.tail.shape[1], 1)
@@ -205,7 +258,8 @@ class LowRankPosterior(Posterior):
     def covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
         """The joint upper bound less the tail's estimate, its negative part removed. Memory: 3·(M·C)² + M·C·(K + T) numbers."""
         jacobian = self.problem.tangent.at(self.problem.checked(x))
-        known = jacobian.matmat(torch.cat([self.explained, self.tail / max(self.tail.shape[1], 1) ** 0.5], dim=1))
+        known = torch.cat([self.explained, self.tail / max(self.tail.shape[1], 1) ** 0.5], dim=1)
+        known = self.problem.features(jacobian, known)
         values, vectors = torch.linalg.eigh(jacobian.kernel().double() - known @ known.T)
         return (vectors * values.clamp_min(0) @ vectors.T).to(self.problem.user_dtype)
 
@@ -217,15 +271,16 @@ class LowRankPosterior(Posterior):
         sides; memory (P + N·C)·count numbers, and 6·P a function for those solved together (64, or 1 GiB).
         """
         check_count(count, "count", 1)
-        operator, r = self.problem.whitened, self.problem.whitened_residual.double().unsqueeze(1)
-        rows, parameters = operator.shape
-        weights = operator.normal(parameters, count, generator).double()
-        noise = operator.normal(rows, count, generator)
-        columns = max(TOGETHER, rows_per_chunk(6 * 8 * parameters, budget=2**30))
+        problem, solver = self.problem, self.method.solver
+        generator = generator if problem.shard is None else problem.shard.group.shared(generator)
+        r = problem.whitened_residual.double().unsqueeze(1)
+        weights = problem.weights_normal(count, generator).double()
+        noise = problem.rows_normal(count, generator)
+        columns = max(TOGETHER, rows_per_chunk(6 * 8 * problem.tangent.space.size, budget=2**30))
         for z, e in zip(weights.split(columns, dim=1), noise.split(columns, dim=1), strict=True):
-            c = operator.rmatmat(r - e.double()) - self.problem.normal(z)
-            z += self.method.solver.solve(self.problem.normal, c, self.head.precondition, rough=_rough(self.problem)).x
-        return FunctionSample(self.problem, weights)
+            c = problem.whitened.rmatmat(r - e.double()) - problem.normal(z)
+            z += solver.solve(problem.normal, c, self.head.precondition, rough=_rough(problem), space=problem.space).x
+        return FunctionSample(problem, weights)
 
     def update(
         self,
@@ -245,19 +300,24 @@ class LowRankPosterior(Posterior):
         Cost for m points: a product 4·N·C·P with m·C + 1 columns, some 16·P·K² operations, and a few steps of the solver.
         Memory: that of the fit, while both posteriors are kept twice.
         """
+        if self.problem.shard is not None:
+            raise ValueError(
+                "update needs all data in one process, and this posterior was fitted by a group; fit again with all"
+            )
         clock = _Clock(self.problem.network.device)
         whole, new = with_more(self.problem, x, y, noise_var)
         clock("factors")
-        rows, parameters = self.problem.jacobian.shape
+        rows, parameters = self.problem.shape
         everything = self.head.rank == min(rows, parameters)
-        rank = min(whole.jacobian.shape) if everything else self.head.rank
+        rank = min(whole.shape) if everything else self.head.rank
         head = with_more_rows(self.head, new.whitened, whole.normal, whole.trace, rank)
         found, width, times, method = self.found_slack, None, self.refined, self.method
         if head.slack + 1 > 2 * (found + 1) or not agrees(head, whole.normal):
             head = refined(head, whole.normal, whole.trace)
             found, times = head.slack, times + 1
         if method.rtol is not None:
-            head, width = method._until_tight(whole, head, "weights", generator, progress)
+            nowhere = Progress(None, {}, generator, whole.network.device)
+            head, width = method._until_tight(whole, head, "weights", generator, progress, nowhere)
             found = head.slack
         clock("head")
         sides = self.sides + _right_hand_sides(new, self.z, generator)
@@ -269,9 +329,23 @@ class LowRankPosterior(Posterior):
             whole, method, head, head.explained(), self.z, sides, solution, found, self.side, width, clock.seconds, times
         )
 
+    def whole(self) -> "LowRankPosterior":
+        """The same with every vector on every rank, where they were split; all ranks must take part. Memory: 6·P·K numbers."""
+        space = self.problem.space
+        if not isinstance(space, Split):
+            return self
+        problem = replace(self.problem, space=replicated(space.group))
+        head = replace(self.head, v=space.whole(self.head.v), image=space.whole(self.head.image), space=problem.space)
+        return replace(
+            self, problem=problem, head=head, explained=space.whole(self.explained), z=space.whole(self.z),
+            sides=space.whole(self.sides), solution=replace(self.solution, x=space.whole(self.solution.x)),
+        )  # fmt: skip
+
     def state(self) -> State:
         """All that the posterior is made of, less the network; the mean is the first column of the solution."""
         method = self.method
+        if self.problem.space.spread:
+            raise ValueError("this posterior is split over the ranks; save posterior.whole() instead, made on all ranks")
         if type(method.solver) is not CGLS:
             raise ValueError(f"only CGLS can be saved as solver, got {type(method.solver).__name__}, which is code")
         return problem_state(self.problem) | State.of(

@@ -35,7 +35,7 @@ def with_more(problem: Problem, x: Data, y: Tensor | None, noise_var: float | Te
         residual=residual_of(problem.prior_mean, x, y, C, problem.network.dtype),
         noise_std=noise.to(problem.network.dtype).sqrt().flatten(),
         common_noise=problem.common_noise if same else None,
-        batches=None, parts=(), known_jacobian=None,
+        batches=None, parts=(), known_jacobian=None, matrix=None,
     )  # fmt: skip
     batches = problem.batches
     whole = replace(

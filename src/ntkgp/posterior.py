@@ -121,7 +121,7 @@ class FunctionSample:
         """The values of all S functions at x."""
         problem, x = self.problem, self.problem.checked(x)
         mean = problem.mean_at(x) if self.centre is None else problem.mean_at(x) + self.centre(x)
-        values = mean.unsqueeze(1) + problem.tangent.at(x).matmat(self.weights)
+        values = mean.unsqueeze(1) + problem.features(problem.tangent.at(x), self.weights)
         values = values.T.unflatten(1, (-1, problem.outputs)).to(problem.user_dtype)
         return values.squeeze(2) if problem.vector_output else values
 

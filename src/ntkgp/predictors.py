@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ntkgp._bookmark import NOWHERE, Bookmark
 from ntkgp.linalg.svd import PartialSVD
 from ntkgp.problem import Problem
 from ntkgp.tangent.memory import rows_per_chunk
@@ -71,6 +72,11 @@ class NetworkPredictors(Predictors):
         )  # fmt: skip
 
 
+def copies_of(problem: Problem, dtype: torch.dtype) -> Copies:
+    """How displacements become networks, in the dtype of a trainer."""
+    return Copies(problem.network.to(dtype), problem.tangent.space, problem.tangent.scales)
+
+
 def train_predictors(
     problem: Problem,
     targets: Float[Tensor, "NC S"],
@@ -79,6 +85,7 @@ def train_predictors(
     trainer: Trainer,
     progress: bool = False,
     start: Float[Tensor, "S P"] | None = None,
+    bookmark: Bookmark = NOWHERE,
 ) -> NetworkPredictors:
     """Algorithm 1 on every column of `targets` (in units of y), all copies as one stacked batch.
 
@@ -86,7 +93,9 @@ def train_predictors(
     displacements to start from, for the targets as they are.
     """
     task = training_task(problem, targets, roles, head, trainer.dtype, start)
-    return NetworkPredictors(task.copies, trainer.train(task, progress))
+    # Trainers of somebody else's need not know of bookmarks.
+    trained = trainer.train(task, progress) if bookmark is NOWHERE else trainer.train(task, progress, bookmark)
+    return NetworkPredictors(task.copies, trained)
 
 
 def training_task(
@@ -98,10 +107,10 @@ def training_task(
     start: Float[Tensor, "S P"] | None = None,
 ) -> TrainingTask:
     """What `train_predictors` trains, for a trainer of this dtype."""
-    network = problem.network.to(dtype)
+    copies = copies_of(problem, dtype)
     return TrainingTask(
-        copies=Copies(network, problem.tangent.space, problem.tangent.scales),
-        x=network.cast(problem.x),
+        copies=copies,
+        x=copies.network.cast(problem.x),
         targets=targets.T.unflatten(1, (-1, problem.outputs)).to(dtype),
         weights=problem.loss_weights.to(dtype),
         beta=problem.beta,

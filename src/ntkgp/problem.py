@@ -1,9 +1,10 @@
 """The regression problem after the door: checked, in one dtype, residuals and noise ready, J(x) as an operator."""
 
 import copy
+import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -22,8 +23,11 @@ from ntkgp._checks import (
 )
 from ntkgp._types import MeanFunction
 from ntkgp.batches import Batches
-from ntkgp.fingerprint import dtypes_of
+from ntkgp.distributed import Group
+from ntkgp.fingerprint import dtypes_of, fingerprint
 from ntkgp.linalg.operator import Operator
+from ntkgp.linalg.space import WHOLE, Space, normal_rows
+from ntkgp.sharded import Shard, ShardedJacobian, Split, differs, opening, replicated
 from ntkgp.tangent.functional import PureNetwork
 from ntkgp.tangent.jacobian import Jacobian
 from ntkgp.tangent.tangent import Tangent
@@ -47,7 +51,10 @@ def network_mean(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Problem:
-    """y = m(x) + J(x)Δ + noise, Δ ~ N(0, I). Rows are point-major; `noise_std` and `residual` have N·C entries."""
+    """y = m(x) + J(x)Δ + noise, Δ ~ N(0, I). Rows are point-major; `noise_std` and `residual` have N·C entries.
+
+    Where the data lies on several ranks, x, `residual` and `noise_std` are this rank's, and so are the rows of J̃ v.
+    """
 
     network: PureNetwork
     tangent: Tangent
@@ -61,27 +68,42 @@ class Problem:
     user_dtype: torch.dtype
     module_dtypes: dict[str, str]  # of the user's parameters and buffers
     batches: Batches | None = None  # the points, where they do not fit in memory; x is then the first batch
+    matrix: Float[Tensor, "P P"] | None = None  # G = J̃ᵀJ̃ in float64, where it was written out
     parts: tuple[tuple[int, int], ...] = ()  # (n, times): the points came n at a time, so often; () for all at once
     known_jacobian: Jacobian | None = None  # where most of it was there already
-    matrix: Float[Tensor, "P P"] | None = None  # G = J̃ᵀJ̃ in float64, where it was written out
+    shard: Shard | None = None  # where other ranks have more points
+    space: Space = WHOLE  # of vectors over the parameters
 
     @property
     def points(self) -> int:
-        """N."""
-        return len(self.noise_std) // self.outputs
+        """N, of all ranks."""
+        return len(self.noise_std) // self.outputs if self.shard is None else self.shard.points
 
     @property
     def outputs(self) -> int:
         """C."""
         return self.tangent.outputs
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """N·C and P, of J(x) with the rows of all ranks."""
+        return self.points * self.outputs, self.tangent.space.size
+
+    @cached_property
+    def products(self) -> Jacobian | ShardedJacobian:
+        """J(x) at the training points of all ranks, to multiply with."""
+        if self.shard is None:
+            return self.jacobian
+        local = self.jacobian if len(self.noise_std) else None
+        return ShardedJacobian(local, self.shard, self.outputs, self.tangent.space.size, self.space)
+
     @cached_property
     def jacobian(self) -> Jacobian:
-        """J(x) at the training points, its layer factors kept."""
+        """J(x) at the training points that are here, its layer factors kept."""
         if self.known_jacobian is not None:
             return self.known_jacobian
         if (batches := self.batches) is not None:
-            return self.tangent.over(lambda: (x for x, _ in batches), self.points)
+            return self.tangent.over(lambda: (x for x, _ in batches), len(self.noise_std) // self.outputs)
         # As they came: the factors of a point round differently beside others.
         first, *later = self.x.split([n for n, times in self.parts for _ in range(times)] or len(self.x))
         jacobian = self.tangent.at(first)
@@ -97,7 +119,7 @@ class Problem:
     @property
     def noise_scale(self) -> float:
         """σ; the root mean square of the σ_n when they differ."""
-        return math.sqrt(float(self.noise_std.square().mean()))
+        return math.sqrt(self._total(self.noise_std.square().sum()) / (self.points * self.outputs))
 
     @property
     def beta(self) -> float:
@@ -112,7 +134,7 @@ class Problem:
     @cached_property
     def whitened(self) -> Operator:
         """J̃ = diag(1/σ) J: with it every observation has noise variance 1."""
-        std, jacobian = self.noise_std.unsqueeze(1), self.jacobian
+        std, jacobian = self.noise_std.unsqueeze(1), self.products
         return Operator(
             shape=jacobian.shape,
             matmat=lambda v: jacobian.matmat(v) / std,
@@ -120,6 +142,7 @@ class Problem:
             dtype=self.network.dtype,
             device=self.network.device,
             gram=lambda: jacobian.kernel() / (std * std.T),
+            space=self.space,
         )
 
     @cached_property
@@ -130,7 +153,7 @@ class Problem:
     @cached_property
     def trace(self) -> float:
         """The trace of G = J̃ᵀJ̃, the squared Frobenius norm of the whitened Jacobian."""
-        return float((self.jacobian.diag().double() * self.precision).sum())
+        return self._total((self.products.diag().double() * self.precision).sum())
 
     @cached_property
     def kernel(self) -> Float[Tensor, "NC NC"]:
@@ -142,12 +165,64 @@ class Problem:
         """G v = J̃ᵀJ̃ v in the dtype of v: one pass over the points, nothing of size N×S; none where G is written out."""
         if self.matrix is not None:
             return self.matrix.to(v.dtype) @ v
-        return self.jacobian.normal(v, self.precision.to(v.dtype))
+        return self.products.normal(v, self.precision.to(v.dtype))
+
+    def _total(self, value: Tensor) -> float:
+        """The sum of a number over all ranks."""
+        return float(value) if self.shard is None else self.shard.group.total(float(value))
+
+    @property
+    def identity(self) -> dict[str, str | int | float]:
+        """What tells this problem from others, whatever ranks its points lie on. Cost: a pass over the weights."""
+        digests = fingerprint(self.network.module, dtypes_of(self.network.module))
+        return {
+            "points": self.points,
+            "parameters": self.tangent.space.size,
+            "module": hashlib.sha256(repr(digests).encode()).hexdigest(),
+            "prior_var": repr(self.tangent.scales),
+            "dtype": str(self.network.dtype),
+            "residuals": self._total(self.whitened_residual.double().square().sum()),
+            "noise": self._total(self.noise_std.double().sum()),
+        }
+
+    def weights_normal(self, columns: int, generator: torch.Generator | None) -> Float[Tensor, "P S"]:
+        """Standard normal weights; where these are split, the rows of this rank."""
+        return self.space.normal(columns, generator, self.network.dtype, self.network.device, self.tangent.space.size)
+
+    def rows_normal(self, columns: int, generator: torch.Generator | None) -> Float[Tensor, "NC S"]:
+        """Standard normal noise for the rows of this rank, however all rows lie on ranks."""
+        start = 0 if self.shard is None else self.shard.start * self.outputs
+        here, every = slice(start, start + len(self.noise_std)), self.points * self.outputs
+        return normal_rows(every, here, columns, generator, self.network.dtype, self.network.device)
+
+    def sample_points(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """Some of the training points (with batches, of the first), drawn from those of all ranks."""
+        if self.shard is not None:
+            return self.shard.pick(self.x, count, generator)
+        picks = torch.randperm(len(self.x), generator=generator)[:count]
+        return self.x[picks.to(self.x.device)]
+
+    @property
+    def few(self) -> Tensor:
+        """Some training points, on all ranks the same."""
+        return self.x if self.shard is None else self.shard.few
+
+    def features(self, jacobian: Jacobian, v: Float[Tensor, "P S"]) -> Float[Tensor, "MC S"]:
+        """J(x′) v for vectors over the weights as they lie: where they are split all ranks must take part, each with its x′."""
+        if not isinstance(self.space, Split):
+            return jacobian.matmat(v)
+        parts = [jacobian.matmat(block) for _, block in self.space.blocks(v)]
+        return torch.cat(parts, dim=1) if parts else jacobian.matmat(v.new_zeros(self.tangent.space.size, 0))
+
+    def split(self) -> "Problem":
+        """The same with vectors over the weights split over the ranks; before J(x) was looked at."""
+        assert self.shard is not None
+        return replace(self, space=Split(self.shard.group, self.tangent.space.size))
 
     def written_out(self, progress: bool = False) -> "Problem":
         """The same with G as a matrix. Cost: N·C·P² operations in one pass over the points; memory P² numbers."""
         with tqdm(total=self.points, desc="one pass over the rows", unit="row", unit_scale=True, disable=not progress) as bar:
-            matrix = self.jacobian.gram(self.precision, bar.update)
+            matrix = self.products.gram(self.precision, bar.update)
         written = copy.copy(self)  # unlike dataclasses.replace, keeps the factors
         object.__setattr__(written, "matrix", matrix)
         return written
@@ -184,33 +259,53 @@ def pose(
     prior_var: float | Mapping[str, float] = 1.0,
     dtype: torch.dtype | None = None,
     parameters: Iterable[str] | None = None,
+    group: Group | None = None,
 ) -> Problem:
-    """Check what the user passed and pose it as a :class:`Problem`; y = None poses zero targets (covariance only)."""
-    first = next(iter(x))[0] if isinstance(x, Batches) else x
+    """Check what the user passed and pose it as a :class:`Problem`; y = None poses zero targets (covariance only).
+
+    With a group x and y are those of this rank, of which there may be none.
+    """
+    if group is None:
+        first, kind = next(iter(x))[0] if isinstance(x, Batches) else x, None
+    else:
+        first, kind = opening(group, x, y)
     network, outputs = open_network(module, first, dtype, parameters)
     mean = mean_function(prior_mean, network, outputs)
     if isinstance(x, Batches):
-        parts = [(part_y, residual_of(mean, part_x, part_y, outputs, network.dtype))
-                 for part_x, part_y in x.checked(network.module, outputs)]  # fmt: skip
-        like, residual = parts[0][0], torch.cat([r for _, r in parts])
+        like, here, residuals = kind, None, [torch.zeros(0, dtype=network.dtype, device=network.device)]
+        for part_x, part_y in x.checked(network.module, outputs):
+            like, here = (part_y, part_x) if here is None else (like, here)
+            residuals.append(residual_of(mean, part_x, part_y, outputs, network.dtype))
+        here, residual = first[:0] if here is None else here, torch.cat(residuals)
     else:
-        like = torch.zeros(len(x), outputs, dtype=network.dtype, device=network.device) if y is None else y
-        check_targets(like, x, outputs)
-        residual = residual_of(mean, x, like, outputs, network.dtype)
+        here, like = x, torch.zeros(len(x), outputs, dtype=network.dtype, device=network.device) if y is None else y
+        if len(x) or group is None:
+            check_inputs(x, network.module)
+            check_targets(like, x, outputs)
+            residual = residual_of(mean, x, like, outputs, network.dtype)
+        else:
+            residual = torch.zeros(0, dtype=network.dtype, device=network.device)
+    if kind is not None:
+        check_targets(kind, first[:0], outputs)
+        like = kind
+    assert like is not None
     noise = check_noise(noise_var, (len(residual) // outputs, outputs)).to(network.device)
+    common = is_common(noise_var) if group is None else not differs(group, noise_var)
     return Problem(
         network=network,
         tangent=Tangent(network, first, outputs, prior_scales(prior_var, list(network.anchor))),
-        x=first.detach().clone(),  # what the user does to x later must not reach the posterior
+        x=here.detach().clone(),  # what the user does to x later must not reach the posterior
         residual=residual,
         noise_std=noise.to(network.dtype).sqrt().flatten(),
         prior_mean=mean,
         prior_mean_name="zero" if prior_mean is None else "network" if prior_mean is network_mean else "function",
-        common_noise=noise[:1].clone() if is_common(noise_var) else None,
+        common_noise=check_noise(noise_var, (1, outputs)).to(network.device).clone() if common else None,
         vector_output=like.ndim == 1,
         user_dtype=like.dtype,
         module_dtypes=dtypes_of(module),
         batches=x if isinstance(x, Batches) else None,
+        shard=None if group is None else Shard.of(group, len(residual) // outputs, first),
+        space=WHOLE if group is None else replicated(group),
     )
 
 

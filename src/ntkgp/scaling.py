@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ntkgp.distributed import Group
 from ntkgp.posterior import Prediction
 
 
@@ -31,6 +32,16 @@ class Scaling:
         # The mean of equal numbers is not always that number to the last digit.
         constant = scale <= 1e-12 * values.abs().amax(dim=0)
         return cls(center, torch.where(constant, torch.ones_like(scale), scale))
+
+    @classmethod
+    def of_all(cls, values: Float[Tensor, "N *D"], group: Group) -> "Scaling":
+        """The same over the rows of all ranks."""
+        values = values.double()
+        count = group.total(len(values))
+        center = group.sum(values.sum(dim=0)) / count
+        scale = (group.sum((values - center).square().sum(dim=0)) / count).sqrt()
+        largest = torch.cat(group.gather(values.abs().amax(dim=0, keepdim=True) if len(values) else values)).amax(dim=0)
+        return cls(center, torch.where(scale <= 1e-12 * largest, torch.ones_like(scale), scale))
 
     @classmethod
     def none(cls, values: Float[Tensor, "N *D"]) -> "Scaling":

@@ -16,15 +16,19 @@ from ntkgp.tangent.tangent import Tangent
 
 
 def problem_state(problem: Problem) -> State:
-    """The points, residuals and noise; priors; a fingerprint of the network. Of batches only two points are kept."""
-    module, tangent, whole = problem.network.module, problem.tangent, problem.batches is None
+    """The points, residuals and noise; priors; a fingerprint of the network. Of batches only two points are kept.
+
+    Where the points lie on several ranks those are left out like batches, with all that goes with them.
+    """
+    module, tangent, shard = problem.network.module, problem.tangent, problem.shard
+    whole, rows = problem.batches is None and shard is None, None if shard is None else 0
     return State.of(
-        x=problem.x if whole else problem.x[[0, -1]],
+        x=problem.x if whole else _two(problem),
         whole=whole,
-        residual=problem.residual,
-        noise_std=problem.noise_std,
+        residual=problem.residual[:rows],
+        noise_std=problem.noise_std[:rows],
         common_noise=problem.common_noise,
-        points=problem.points,
+        points=problem.points if shard is None else 0,
         parts=[list(part) for part in problem.parts],
         outputs=problem.outputs,
         vector_output=problem.vector_output,
@@ -112,10 +116,15 @@ def _order(space: ParameterSpace, stored: list[str], device: torch.device) -> Te
     return torch.cat([places[stored.index(name)] for name in space.shapes])
 
 
+def _two(problem: Problem) -> Tensor:
+    """Two training points, on all ranks the same."""
+    return problem.few[[0, -1]]
+
+
 @torch.no_grad()
 def _probe(problem: Problem) -> Float[Tensor, "3 2 C"]:
     """Output, prior variance and prior mean at two training points, which another function would hardly share."""
-    few = problem.x[[0, -1]]
+    few = _two(problem)
     values = [problem.network.initial(few).flatten(), problem.tangent.at(few).diag(), problem.mean_at(few)]
     return torch.stack(values).unflatten(1, (2, -1)).double()
 

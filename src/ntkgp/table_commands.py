@@ -12,11 +12,11 @@ import torch
 import typer
 from torch import Tensor
 
-from ntkgp import table_folder
+from ntkgp import table_folder, table_ranks
 from ntkgp.diagnostics import Report
 from ntkgp.evaluation import evaluate as evaluated
 from ntkgp.posterior import Prediction
-from ntkgp.table_files import CATEGORY, Column, TableError, check_kinds, collect, complete, read, write
+from ntkgp.table_files import CATEGORY, Column, TableError, check_kinds, collect, complete, files_of, read, write
 from ntkgp.table_model import Options, TableModel, fit_table, numbers
 
 
@@ -36,6 +36,12 @@ SIDES = {
     "kernel": "each a pass over the rows, its directions from the kernel matrix",
     "matrix": "on a matrix of parameters by parameters written out in one pass over the rows",
 }
+TableFiles = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TABLE", help="A .csv, .tsv or .parquet file, a folder of them, or a pattern such as 'part-*.parquet'."
+    ),
+]
 TableFile = Annotated[Path, typer.Argument(metavar="TABLE", help="A .csv, .tsv or .parquet file, a row for each observation.")]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A folder written by ntkgp fit.")]
 Drop = Annotated[bool, typer.Option("--drop-missing", help="Do without rows in which a value is missing.")]
@@ -45,7 +51,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars and no su
 
 
 def fit(
-    table: TableFile,
+    table: TableFiles,
     target: Annotated[list[str], typer.Option(help="Column to predict; may be given several times.")],
     out: Annotated[Path, typer.Option(help="Folder for the model.")] = Path("model"),
     ignore: Annotated[list[str] | None, typer.Option(help="Column to leave out; may be given several times.")] = None,
@@ -83,13 +89,15 @@ def fit(
 
     Noise of its own for each sensor: [bold]ntkgp fit train.csv --target price --group-noise sensor[/bold]
 
+    Several processes, a folder of Parquet files: [bold]torchrun --nproc-per-node 2 -m ntkgp fit shards --target price[/bold]
+
     Many rows, sooner: [bold]ntkgp fit big.parquet --target price --width 16 --rank 64[/bold]
     """
     ignored, noise_columns = ignore or [], noise_column or []
-    with _explained() as said:
-        options = Options(width, warm_networks, rank, max_rows_tuning, steps, starts, seed, device, progress=not quiet)
-        source = read(table)
-        names = source.collect_schema().names()
+    with _explained() as said, table_ranks.joined(device) as (ranks, device):
+        show = not quiet and (ranks is None or ranks.first)
+        options = Options(width, warm_networks, rank, max_rows_tuning, steps, starts, seed, device, progress=show)
+        names = read(files_of(table)[0]).collect_schema().names()
         if noise_columns and (group_noise or len(noise_columns) != len(target)):
             raise TableError(f"give one --noise-column for each of the {len(target)} targets and no --group-noise, or none")
         unknown = [name for name in [*target, *ignored, *noise_columns, *([group_noise] if group_noise else [])]
@@ -97,14 +105,17 @@ def fit(
         if unknown:
             raise TableError(f"{table} has no column {unknown[0]!r}; its columns are {', '.join(names)}")
         kept = [name for name in names if name not in {*ignored} - {group_noise}]
-        data = collect(source, kept, table)
-        data = data.filter(complete(data, table, drop_missing))
-        features = [Column.of(data[name]) for name in kept if name not in {*target, *noise_columns, *ignored}]
+        data = table_ranks.rows(table, kept, drop_missing, ranks)
+        used = [name for name in kept if name not in {*target, *noise_columns, *ignored}]
+        features = table_ranks.same_columns([Column.of(data[name]) for name in used], ranks)
         if not features:
             raise TableError(f"{table} has no column left for features; its columns are {', '.join(names)}")
         model = fit_table(
-            data, features, target, ignored=ignored, noise_columns=noise_columns, group=group_noise, options=options
-        )
+            data, features, target, ignored=ignored, noise_columns=noise_columns, group=group_noise, options=options,
+            ranks=ranks,
+        )  # fmt: skip
+        if ranks is not None and not ranks.first:
+            return
         table_folder.save(model, out)
         record = {"model": str(out), "targets": list(target), **model.fitted, "noise_std": _noise_std(model), "warnings": said}
         if as_json:

@@ -105,6 +105,27 @@ def read(path: Path, texts: Sequence[str] = ()) -> pl.LazyFrame:
     raise TableError(f"{path} must end in .csv, .tsv or .parquet, got {kind or 'no ending'}")
 
 
+def files_of(path: Path) -> list[Path]:
+    """The files of a table that is one file, a folder of them, or a pattern such as ``part-*.parquet``, in order of names.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for name in ("b.csv", "a.csv", "notes.txt"): _ = (folder / name).write_text("")
+        >>> [file.name for file in files_of(folder)], [file.name for file in files_of(folder / "b*.csv")]
+        (['a.csv', 'b.csv'], ['b.csv'])
+    """
+    if "*" in path.name and not path.exists():
+        found = sorted(path.parent.glob(path.name))
+    elif path.is_dir():
+        found = sorted(file for file in path.iterdir() if file.suffix.lower() in (".csv", ".tsv", ".parquet", ".pq"))
+    else:
+        return [path]
+    if not found:
+        raise TableError(f"{path} has no .csv, .tsv or .parquet file")
+    return found
+
+
 def write(frame: pl.DataFrame, path: Path) -> None:
     """A table as CSV or Parquet, by the ending of the path."""
     kind = path.suffix.lower()
@@ -125,13 +146,13 @@ def collect(frame: pl.LazyFrame, names: Sequence[str], path: Path) -> pl.DataFra
         table = frame.select(names).collect()
     except PolarsError as error:
         raise TableError(f"{path} cannot be read: {error}") from error
-    if not len(table):
-        raise TableError(f"{path} has no rows")
     return table
 
 
 def complete(table: pl.DataFrame, path: Path, drop: bool) -> pl.Series:
     """Which rows have a finite value in every column; an error if some have not and they are not to be dropped."""
+    if not len(table):
+        raise TableError(f"{path} has no rows")
     whole = pl.Series("whole", np.ones(len(table), dtype=bool))
     for series in table:
         there = series.is_not_null()

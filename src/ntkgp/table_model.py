@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ntkgp._checks import check_noise
+from ntkgp.distributed import Group
 from ntkgp.exact import Exact
 from ntkgp.group_noise import group_noise
 from ntkgp.linalg.cgls import CGLS
@@ -20,6 +22,7 @@ from ntkgp.networks import SumOfNetworks
 from ntkgp.posterior import Posterior, Prediction
 from ntkgp.problem import pose
 from ntkgp.scaling import Scaling
+from ntkgp.sharded import rows_of_all
 from ntkgp.table import tune_table
 from ntkgp.table_files import CATEGORY, Column, TableError, encode
 from ntkgp.tune import Tuned
@@ -170,6 +173,7 @@ def fit_table(
     noise_columns: Sequence[str] = (),
     group: str | None = None,
     options: Options | None = None,
+    ranks: Group | None = None,
 ) -> TableModel:
     """Tune the recipe for tables and compute its posterior: exact up to 8,000 rows times targets, of low rank beyond.
 
@@ -181,16 +185,20 @@ def fit_table(
         noise_columns: names of columns with the known noise variance of each row, one for each target.
         group: name of a column; each of its values has a noise variance of its own, learned.
         options: what else it depends on.
+        ranks: processes that each have some of the rows. Hyper-parameters are tuned by each on the same rows: all, or of very
+            many 60,000 drawn at random; the posterior is that of all.
     """
     options, started = options or Options(), time.perf_counter()
     raw = numbers(table, targets)
-    large = raw.numel() > DENSE
+    rows = len(raw) if ranks is None else int(ranks.total(len(raw)))
+    large = rows * len(targets) > DENSE
     features = encode(table, columns)
-    inputs, outputs = Scaling.of(features), Scaling.of(raw)
+    scaling = Scaling.of if ranks is None else partial(Scaling.of_all, group=ranks)
+    inputs, outputs = scaling(features), scaling(raw)
     # Float64 is for the dense factorisation; the low-rank solver refines float32 products by itself.
     place = {"device": options.device, "dtype": torch.float32 if large else torch.float64}
     x, y = inputs.apply(features).to(**place), outputs.apply(raw).to(**place)
-    size = SMALL if not large else LARGE if raw.numel() <= MANY else LARGEST
+    size = SMALL if not large else LARGE if rows * len(targets) <= MANY else LARGEST
     width = size.width if options.width is None else options.width
     warm_networks = size.warm_networks if options.warm_networks is None else options.warm_networks
 
@@ -213,26 +221,39 @@ def fit_table(
         )
         return tuned, generator
 
-    def posterior_of(tuned: Tuned, x: Tensor, y: Tensor, generator: torch.Generator) -> Posterior:
-        rank = min(options.rank, y.numel(), sum(p.numel() for p in tuned.module.parameters()))
+    def posterior_of(tuned: Tuned, x: Tensor, y: Tensor, generator: torch.Generator, all_ranks: bool = False) -> Posterior:
+        number = rows * len(targets) if all_ranks else y.numel()
+        rank = min(options.rank, number, sum(p.numel() for p in tuned.module.parameters()))
         # The mean is then far closer than it is certain: off by 1e-5 of some √(N·signal/noise) standard deviations.
         method = LowRank(rank=rank, tail=16, solver=CGLS(tol=1e-5)) if large else Exact()
-        return tuned.fit(x, y, method=method, generator=generator, progress=options.progress)
+        together = ranks if all_ranks else None
+        return tuned.fit(x, y, method=method, generator=generator, progress=options.progress, group=together)
 
     square, judges = outputs.scale.square(), 0
+    known = known_noise(table, noise_columns) / square if noise_columns else raw[:, :0]
+    codes, column = torch.zeros(len(raw), dtype=torch.int64), None
+    if group is not None:
+        texts = table[group].cast(pl.String).unique().sort().to_list()
+        texts = texts if ranks is None else sorted({text for some in ranks.facts(texts) for text in some})
+        column = Column(group, CATEGORY, tuple(texts))
+        codes = torch.from_numpy(column.codes(table[group]).cast(pl.Int64).to_numpy(writable=True))
+    mine = (x, y, known, codes)  # of this rank; the others are of all ranks, for what each does by itself
+    if ranks is not None:
+        x, y, known, codes = rows_of_all(ranks, [*mine], PILOT + JUDGES, torch.Generator().manual_seed(options.seed))
+        mine = mine if large else (x, y, known, codes)
     if noise_columns:
-        tuned, generator = tuned_with(known_noise(table, noise_columns) / square)
+        tuned, generator = tuned_with(known)
+        tuned = replace(tuned, noise_var=mine[2])
         noise = Noise(None, columns=tuple(noise_columns))
-    elif group is not None:
-        column = Column(group, CATEGORY, tuple(table[group].cast(pl.String).unique().sort()))
-        members = torch.from_numpy(column.codes(table[group]).cast(pl.Int64).to_numpy(writable=True)).to(options.device)
+    elif column is not None:
+        members = codes.to(options.device)
         tuned, generator = tuned_with("outputs")
         variances = torch.as_tensor(tuned.noise_var, dtype=torch.float64).reshape(1, -1).expand(len(column.categories), -1)
         for _ in range(ROUNDS):
             variances = _by_group(tuned, x, y, members, variances, options)
             tuned, generator = tuned_with(variances[members])
         variances = _by_group(tuned, x, y, members, variances, options)
-        tuned = replace(tuned, noise_var=variances[members])
+        tuned = replace(tuned, noise_var=variances[mine[3].to(options.device)])
         noise = Noise(torch.cat([variances, variances[members].mean(dim=0, keepdim=True)]).cpu() * square, column)
     else:
         tuned, generator = tuned_with("outputs")
@@ -242,10 +263,11 @@ def fit_table(
             pilot, judges = posterior_of(tuned, x[first], y[first], generator), JUDGES
             tuned = replace(tuned, noise_var=_noise_beyond(pilot, x[judging], y[judging]))
         noise = Noise(torch.as_tensor(tuned.noise_var, dtype=torch.float64).reshape(1, -1).cpu() * square)
-    posterior = posterior_of(tuned, x, y, generator)
+    posterior = posterior_of(tuned, *mine[:2], generator, all_ranks=large)
     lost = tuned.points * float(outputs.scale.log().sum())  # from standardised targets to their own units
     fitted = {
-        "rows": len(table),
+        "rows": rows,
+        "ranks": 1 if ranks is None else ranks.size,
         "features": features.shape[1],
         "method": type(posterior).__name__.removesuffix("Posterior"),
         **_reached(posterior),

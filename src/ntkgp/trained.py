@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ntkgp._types import MeanFunction
 from ntkgp.archive import State
+from ntkgp.checkpoint import Checkpoint, Progress
 from ntkgp.covariance import (
     CovarianceEstimate,
     CovarianceParts,
@@ -19,6 +20,7 @@ from ntkgp.covariance import (
     TightCovariance,
     plan_covariance,
 )
+from ntkgp.distributed import Group
 from ntkgp.exact import Exact, ExactPosterior
 from ntkgp.linalg.head import Head
 from ntkgp.linalg.svd import DenseSVD, Lanczos, PartialSVD, PowerIteration, RandomizedSVD, SVDMethod
@@ -26,6 +28,7 @@ from ntkgp.more_data import Data, with_more
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.predictors import NetworkPredictors, train_predictors
 from ntkgp.problem import Problem
+from ntkgp.shares import shares_of, train_shares
 from ntkgp.stored_problem import problem_state, stored_problem
 from ntkgp.training import AcceleratedGD, Adam, Trainer
 from ntkgp.training_task import Copies, TrainedWeights
@@ -70,13 +73,38 @@ class TrainedNetworks:
 
     dtype = torch.float64  # of the SVD and the bracket; the copies train in the trainer's
 
-    def fit(self, problem: Problem, generator: torch.Generator | None = None, progress: bool = False) -> "TrainedPosterior":
-        """Find the singular vectors, train all copies, put the posterior together."""
-        plan = plan_covariance(problem, self.rank, self.tail, self.svd, self.covariance, generator)
+    def fit(
+        self,
+        problem: Problem,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+        checkpoint: Checkpoint | None = None,
+        group: Group | None = None,
+    ) -> "TrainedPosterior":
+        """Find the singular vectors, train all copies, put the posterior together.
+
+        With a group every rank has all points, and trains its share of the copies.
+        """
+        identity = {} if checkpoint is None else problem.identity | {"method": repr(self)}
+        kept = Progress(checkpoint, identity, generator, problem.network.device, group)
+        plan, shares = self._plan(problem, kept)
         targets = torch.cat([problem.residual.unsqueeze(1), plan.targets], dim=1)
         roles = ["mean"] + ["covariance"] * plan.targets.shape[1]
-        predictors = train_predictors(problem, targets, roles, plan.svd, self.trainer, progress)
+        predictors = train_shares(problem, targets, roles, plan.svd, self.trainer, shares, kept, progress)
         return TrainedPosterior(plan, predictors, plan.bracket(), self.svd, self.trainer)
+
+    def _plan(self, problem: Problem, kept: Progress) -> tuple[CovariancePlan, list[list[int]]]:
+        """What the copies learn, as rank 0 found it, and how they are shared out; kept, and taken from there."""
+        state, double = kept.load("plan"), torch.float64
+        if state is None:
+            found = plan_covariance(problem, self.rank, self.tail, self.svd, self.covariance, kept.generator)
+            shares = shares_of(1 + self.rank + self.tail, kept.group)
+            state = kept.same(State.of(svd=found.svd, z=found.z, noise=found.noise, tail=found.tail, shares=shares))
+            kept.save("plan", state)
+        svd = state.build(PartialSVD, "svd", double, u="NC K", s="K", v="P K", residuals="K")
+        z, noise = state.tensor("z", "P Z", double), state.tensor("noise", "NC T", double)
+        tail = state.tensor("tail", "NC T", double)
+        return CovariancePlan(problem, svd, self.covariance, z, noise, tail), state.fact("shares", list)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from ntkgp._bookmark import NOWHERE, Bookmark
 from ntkgp._checks import check_positive
 from ntkgp._types import NumericalWarning
 from ntkgp.training_task import TrainedWeights, TrainingTask, squares
@@ -35,12 +36,12 @@ class Trainer(ABC):
     dtype: torch.dtype
 
     @abstractmethod
-    def steps(self, task: TrainingTask) -> Steps:
+    def steps(self, task: TrainingTask, bookmark: Bookmark = NOWHERE) -> Steps:
         """Train all copies together, a step each time the generator is asked: stop, look and go on as you like."""
 
     @abstractmethod
-    def train(self, task: TrainingTask, progress: bool = False) -> TrainedWeights:
-        """Train all copies together, to the end."""
+    def train(self, task: TrainingTask, progress: bool = False, bookmark: Bookmark = NOWHERE) -> TrainedWeights:
+        """Train all copies together, from where the bookmark says, to the end."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,11 @@ class AcceleratedGD(Trainer):
     def __post_init__(self) -> None:
         check_positive("AcceleratedGD", signal=self.signal, tol=self.tol, max_steps=self.max_steps)
 
-    def train(self, task: TrainingTask, progress: bool = False) -> TrainedWeights:
-        """Train all copies together, to the end."""
-        return _to_the_end(self.steps(task), len(task.targets), self.max_steps, progress)
+    def train(self, task: TrainingTask, progress: bool = False, bookmark: Bookmark = NOWHERE) -> TrainedWeights:
+        """Train all copies together, from where the bookmark says, to the end."""
+        return _to_the_end(self.steps(task, bookmark), len(task.targets), self.max_steps, progress)
 
-    def steps(self, task: TrainingTask) -> Steps:
+    def steps(self, task: TrainingTask, bookmark: Bookmark = NOWHERE) -> Steps:
         """Train all copies together, a step at a time; copies that have converged leave the batch."""
         start = time.perf_counter()
         signal = self.signal if self.signal is not None else (1e-4 if self.dtype == torch.float64 else 1e-2)
@@ -104,7 +105,19 @@ class AcceleratedGD(Trainer):
         step = task.targets.new_full((S,), 0.5 / (task.beta * float(steepest)))
         momentum, last = torch.ones_like(step), torch.full_like(step, math.inf)
         anchor_loss = task.fit_error(torch.zeros_like(task.targets))
-        count, note = 0, dict[str, str | int]()
+        before, note = 0, dict[str, str | int]()
+        if (kept := bookmark.load()) is not None:
+            before, active, final = int(kept["count"]), kept["active"], kept["final"]
+            steps, accuracy, record.losses = kept["steps"].tolist(), kept["accuracy"].tolist(), kept["losses"].tolist()
+            point, ahead, step, momentum, last = (kept[name] for name in ("point", "ahead", "step", "momentum", "last"))
+            staying = torch.zeros(S, dtype=torch.bool, device=final.device).index_fill(0, active, True)
+            anchor_loss, task = anchor_loss[staying], task.subset(staying)
+        count = before
+
+        def state() -> dict[str, Tensor]:
+            return {"count": torch.tensor(count), "active": active, "final": final, "losses": record.tensor(), "point": point,
+                    "ahead": ahead, "step": step, "momentum": momentum, "last": last, "steps": torch.tensor(steps),
+                    "accuracy": torch.tensor(accuracy, dtype=torch.float64)}  # fmt: skip
 
         def weights() -> TrainedWeights:
             deltas = final.clone()
@@ -113,7 +126,7 @@ class AcceleratedGD(Trainer):
             return TrainedWeights(deltas, scale, taken, converged, list(accuracy), list(record.losses),
                                   time.perf_counter() - start)  # fmt: skip
 
-        for count in range(1, self.max_steps + 1):
+        for count in range(before + 1, self.max_steps + 1):
             loss, gradient, certificate = _evaluate(task, ahead)
             gradient.addmm_((gradient @ task.metric.v) * relief, task.metric.v.T, alpha=-1)
             # Momentum starts over when the loss rises. A loss above that of θ0 means the step was too long for a network
@@ -147,6 +160,7 @@ class AcceleratedGD(Trainer):
             paused = time.perf_counter()
             yield TrainingStep(count, note, weights)
             start += time.perf_counter() - paused
+            bookmark.save(state)
         converged = [value <= self.tol for value in accuracy]
         if not all(converged):
             warnings.warn(
@@ -193,11 +207,11 @@ class Adam(Trainer):
         rates = {"lr": self.lr, "covariance_lr": self.covariance_lr, "signal": self.signal}
         check_positive("Adam", **rates, patience=self.patience, max_steps=self.max_steps)
 
-    def train(self, task: TrainingTask, progress: bool = False) -> TrainedWeights:
-        """Train all copies together, to the end."""
-        return _to_the_end(self.steps(task), len(task.targets), self.max_steps, progress)
+    def train(self, task: TrainingTask, progress: bool = False, bookmark: Bookmark = NOWHERE) -> TrainedWeights:
+        """Train all copies together, from where the bookmark says, to the end."""
+        return _to_the_end(self.steps(task, bookmark), len(task.targets), self.max_steps, progress)
 
-    def steps(self, task: TrainingTask) -> Steps:
+    def steps(self, task: TrainingTask, bookmark: Bookmark = NOWHERE) -> Steps:
         """Train all copies together, a step at a time, each with its own patience."""
         start = time.perf_counter()
         scale = task.targets.new_full((len(task.targets),), self.signal)
@@ -210,15 +224,29 @@ class Adam(Trainer):
         optimiser = torch.optim.Adam([{"params": [stacks[kind]], "lr": rate} for kind, rate in rates.items()], fused=True)
         order = torch.argsort(torch.cat([mean.nonzero().flatten(), (~mean).nonzero().flatten()]))
         best, since = task.targets.new_full((S,), math.inf), torch.zeros(S, dtype=torch.long, device=task.x.device)
-        steps = torch.zeros_like(since)
-        note = dict[str, str | int]()
+        steps, before, note = torch.zeros_like(since), 0, dict[str, str | int]()
+        if (kept := bookmark.load()) is not None:
+            before, record.losses = int(kept["count"]), kept["losses"].tolist()
+            final, best, since, steps = (kept[name] for name in ("final", "best", "since", "steps"))
+            with torch.no_grad():
+                for kind, stack in stacks.items():
+                    stack.copy_(kept[f"{kind}.stack"])
+                    optimiser.state[stack] = {name: kept[f"{kind}.{name}"] for name in ("step", "exp_avg", "exp_avg_sq")}
+        count = before
+
+        def state() -> dict[str, Tensor]:
+            moments = {f"{kind}.{name}": value for kind, stack in stacks.items()
+                       for name, value in optimiser.state[stack].items()}  # fmt: skip
+            return moments | {f"{kind}.stack": stack.detach() for kind, stack in stacks.items()} | {
+                "count": torch.tensor(count), "losses": record.tensor(), "final": final.detach(), "best": best, "since": since,
+                "steps": steps}  # fmt: skip
 
         def weights() -> TrainedWeights:
             stopped = since >= self.patience
             return TrainedWeights(final.clone(), scale, steps.tolist(), stopped.tolist(), best.tolist(), list(record.losses),
                                   time.perf_counter() - start)  # fmt: skip
 
-        for count in range(1, self.max_steps + 1):
+        for count in range(before + 1, self.max_steps + 1):
             optimiser.zero_grad()
             deltas = torch.cat([stacks[True], stacks[False]])[order]
             loss = task.loss(deltas)
@@ -238,6 +266,7 @@ class Adam(Trainer):
             if not bool((since < self.patience).any()):
                 break
             optimiser.step()
+            bookmark.save(state)
         stopped = since >= self.patience
         if not bool(stopped.all()):
             warnings.warn(
@@ -256,7 +285,7 @@ def _to_the_end(steps: Steps, copies: int, most: int, progress: bool) -> Trained
                 step = next(steps)
             except StopIteration as end:
                 return end.value
-            bar.update()
+            bar.update(step.count - bar.n)
             bar.set_postfix(dict(step.note), refresh=False)
 
 
@@ -273,6 +302,25 @@ class _Record:
             for k, value in zip(active.tolist(), loss.tolist(), strict=True):
                 row[k] = value
             self.losses.append(row)
+
+    def tensor(self) -> Float[Tensor, "L S"]:
+        """For a bookmark."""
+        return torch.tensor(self.losses, dtype=torch.float64).reshape(-1, self.copies)
+
+
+def joined(parts: list[TrainedWeights]) -> TrainedWeights:
+    """Copies that were trained apart, as if together; those that stopped earlier keep their last loss."""
+    rows = max(len(part.losses) for part in parts)
+    losses = [part.losses + [part.losses[-1]] * (rows - len(part.losses)) if part.losses else [] for part in parts]
+    return TrainedWeights(
+        deltas=torch.cat([part.deltas for part in parts]),
+        scale=torch.cat([part.scale for part in parts]),
+        steps=[n for part in parts for n in part.steps],
+        converged=[c for part in parts for c in part.converged],
+        accuracy=[a for part in parts for a in part.accuracy],
+        losses=[[value for each in losses if each for value in each[k]] for k in range(rows)],
+        seconds=max(part.seconds for part in parts),
+    )
 
 
 def _evaluate(task: TrainingTask, deltas: Float[Tensor, "S P"]) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,24 +2,30 @@
 
 import copy
 import math
+import os
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ntkgp._checks import check_count, check_module, check_noise, check_positive
 from ntkgp._types import MeanFunction, NumericalWarning
 from ntkgp.batches import Batches
+from ntkgp.checkpoint import Checkpoint
+from ntkgp.distributed import Group
 from ntkgp.exact import Exact, ExactPosterior
 from ntkgp.fit import Method, as_data, fit
 from ntkgp.likelihood import NOISE, PRIOR, Likelihood, Logs
 from ntkgp.networks import InputScales
 from ntkgp.posterior import Posterior
 from ntkgp.problem import Problem, network_mean, pose
+from ntkgp.sharded import gathered, opening
 
 NOISE_RANGE = (1e-6, 10.0)  # of the mean square of the residuals
 SCALE_RANGE = (1e-3, 1e3)  # of the scale the module starts with
@@ -84,11 +90,13 @@ class Tuned:
         method: Method | None = None,
         generator: torch.Generator | None = None,
         progress: bool = False,
+        group: Group | dist.ProcessGroup | None = None,
+        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
     ) -> Posterior:
         """:func:`ntkgp.fit` with what was found."""
         return fit(
             self.module, x, y, noise_var=self.noise_var, method=method, prior_mean=self.prior_mean, prior_var=self.prior_var,
-            parameters=self.parameters, generator=generator, progress=progress,
+            parameters=self.parameters, generator=generator, progress=progress, group=group, checkpoint=checkpoint,
         )  # fmt: skip
 
     def widened(self) -> "Tuned":
@@ -131,6 +139,7 @@ def tune(
     hyper_prior: float | None = None,
     generator: torch.Generator | None = None,
     progress: bool = False,
+    group: Group | dist.ProcessGroup | None = None,
 ) -> Tuned:
     """Noise, prior variances and input scales that maximise the log marginal likelihood.
 
@@ -156,6 +165,8 @@ def tune(
             variances, none for noise), since with few points the likelihood alone over-fits many scales. None for none.
         generator: source of the subset; the global one when None.
         progress: show a progress bar.
+        group: several processes, each with its own shard of x and y, as for :func:`ntkgp.fit`. The subset is drawn from all
+            points and gathered; every rank then does the same work, and all take what rank 0 found.
 
     Example:
         >>> import torch, ntkgp
@@ -174,6 +185,10 @@ def tune(
         "prior_mean": prior_mean, "parameters": None if parameters is None else tuple(parameters), "starts": starts,
         "steps": steps, "hyper_prior": hyper_prior,
     }  # fmt: skip
+    if group is not None:
+        return _tuned_by_group(
+            group, module, x, y, points, generator, {**options, "progress": progress}
+        )  # fmt: skip
     check_count(points, "points", 1)
     check_count(starts, "starts", 1)
     check_count(steps, "steps", 1)
@@ -195,6 +210,43 @@ def tune(
         if "edge" in note:
             warnings.warn(note, NumericalWarning, stacklevel=2)
     return replace(best, candidates=tuple(t.log_marginal_likelihood for t in found)) if len(found) > 1 else best
+
+
+def _tuned_by_group(
+    group: Group | dist.ProcessGroup,
+    module: nn.Module | Sequence[nn.Module],
+    x: Tensor | Iterable[tuple[Tensor, Tensor]],
+    y: Tensor | None,
+    points: int,
+    generator: torch.Generator | None,
+    options: dict[str, Any],
+) -> Tuned:
+    """The same on the ranks' points together, or on the subset of them that one process would draw."""
+    group = group if isinstance(group, Group) else Group(group)
+    modules = list(module) if isinstance(module, Sequence) else [module]
+    with group.together():
+        check_count(points, "points", 1)
+        generator, data, noise_var = group.shared(generator), as_data(modules[0], x, y), options["noise_var"]
+        _, kind = opening(group, data, y)
+        outputs = kind.shape[1:].numel()
+        count = sum(len(part) for part, _ in data) if isinstance(data, Batches) else len(data)
+        every, chosen = int(group.total(count)), None
+        if every * outputs > CHECKED_ROWS and every > max(1, points // outputs):
+            chosen = _draw(every, max(1, points // outputs), generator)
+        xs, ys, noise = gathered(group, data, y, noise_var, chosen=chosen)
+        found = tune(module, xs, ys, points=points, generator=generator, **{**options, "noise_var": noise})
+        # Ranks of different make may end a little apart.
+        values = found.noise_var if isinstance(found.noise_var, Tensor) else torch.tensor(found.noise_var, dtype=torch.float64)
+        shared = group.copied(values, values.device)
+        prior = group.facts(found.prior_var)[0]
+        with torch.no_grad():
+            for tensor in [*found.module.parameters(), *found.module.buffers()]:
+                same = group.copied(tensor, tensor.device)
+                assert same is not None
+                tensor.copy_(same)
+        assert shared is not None
+        learned = shared if isinstance(found.noise_var, Tensor) else float(shared)
+        return replace(found, prior_var=prior, noise_var=learned if isinstance(noise_var, str) else noise_var)
 
 
 @dataclass
@@ -412,10 +464,15 @@ def _subset(
         noise_var = check_noise(noise_var, (len(x), outputs))
     if len(x) <= count:
         return x, y, noise_var
-    device = "cpu" if generator is None else generator.device
-    chosen = torch.randperm(len(x), generator=generator, device=device)[:count].sort().values.to(x.device)
+    chosen = _draw(len(x), count, generator).to(x.device)
     per_point = isinstance(noise_var, Tensor) and noise_var.ndim and len(noise_var) == len(x)
     return x[chosen], y[chosen], noise_var[chosen.to(noise_var.device)] if per_point else noise_var  # pyright: ignore
+
+
+def _draw(every: int, count: int, generator: torch.Generator | None) -> Tensor:
+    """Places of `count` of all points, ascending."""
+    device = "cpu" if generator is None else generator.device
+    return torch.randperm(every, generator=generator, device=device)[:count].sort().values.cpu()
 
 
 def _groups(prior_var: str | Sequence[Sequence[str]], names: list[str], wrapped: bool) -> dict[str, list[str]]:

@@ -7,13 +7,16 @@ because SciPy's ``lsmr`` takes one right-hand side and leaves the GPU.
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from ntkgp._bookmark import NOWHERE, Bookmark
 from ntkgp._types import NumericalWarning
+from ntkgp.linalg.space import WHOLE, Space
 
 Product = Callable[[Tensor], Tensor]
 
@@ -59,6 +62,8 @@ class CGLS:
         start: Float[Tensor, "P S"] | None = None,
         rough: Product | None = None,
         progress: bool = False,
+        space: Space = WHOLE,
+        bookmark: Bookmark = NOWHERE,
     ) -> Solution:
         """Solve (G + I)Δ = c for every column of c.
 
@@ -70,33 +75,45 @@ class CGLS:
             rough: a cheaper, less precise product; steps are then made with it, three digits at a time, and every residual that
                 decides anything is computed afresh with `product` (iterative refinement).
             progress: show a progress bar.
+            space: the inner product of columns that are spread over processes.
+            bookmark: where the iteration is kept, and goes on from.
         """
         step_product, digits = (product, 0.0) if rough is None else (rough, 1e-3)
-        guess = precondition(c)
-        scale = (c * guess).sum(dim=0).sqrt().clamp_min(torch.finfo(c.dtype).tiny)
-        x = guess if start is None else start
-        iterations, first = 0, None
-        bar = tqdm(total=self.max_iterations, disable=not progress, desc="solving", leave=False, mininterval=0.5)
+        kept = bookmark.load()
+        if kept is None:
+            guess = precondition(c)
+            scale = space.dots(c, guess).sqrt().clamp_min(torch.finfo(c.dtype).tiny)
+            x, r = guess if start is None else start, c
+            p, rz, target, first, iterations = r, scale, scale, scale.new_zeros(0), 0
+        else:
+            x, r, p, scale, rz, target, first = (kept[name] for name in ("x", "r", "p", "scale", "rz", "target", "first"))
+            iterations = int(kept["iterations"])
+        bar = tqdm(
+            total=self.max_iterations, initial=iterations, disable=not progress, desc="solving", leave=False, mininterval=0.5
+        )
         while True:
-            r = c - product(x) - x  # afresh: what conjugate gradients carry along drifts
-            z = precondition(r)
-            rz = (r * z).sum(dim=0).clamp_min(0)
-            norm = torch.linalg.vector_norm(r, dim=0)
-            first = norm.clone() if first is None else first
-            done = rz.sqrt() <= self.tol * scale
-            if bool(done.all()) or iterations >= self.max_iterations:
-                break
-            target = torch.maximum(self.tol * scale / 2, digits * rz.sqrt())
-            p = z.clone()
-            while bool((rz.sqrt() > target).any()) and iterations < self.max_iterations:
+            if kept is None:
+                r = c - product(x) - x  # afresh: what conjugate gradients carry along drifts
+                z = precondition(r)
+                rz = space.dots(r, z).clamp_min(0)
+                norm = space.norms(r)
+                first = norm.clone() if not len(first) else first
+                done = rz.sqrt() <= self.tol * scale
+                if space.agreed(bool(done.all())) or iterations >= self.max_iterations:
+                    break
+                target = torch.maximum(self.tol * scale / 2, digits * rz.sqrt())
+                p = z.clone()
+            kept = None
+            while iterations < self.max_iterations and space.agreed(bool((rz.sqrt() > target).any())):
                 q = step_product(p) + p
-                step = _quotient(rz, (p * q).sum(dim=0))
+                step = _quotient(rz, space.dots(p, q))
                 x = x + step * p
                 r = r - step * q
                 z = precondition(r)
-                new = (r * z).sum(dim=0).clamp_min(0)
+                new = space.dots(r, z).clamp_min(0)
                 p = z + _quotient(new, rz) * p
                 rz, iterations = new, iterations + 1
+                bookmark.save(partial(_state, x, r, p, scale, rz, target, first, iterations))
                 bar.update()
                 if progress:
                     bar.set_postfix(error=f"{float((rz.sqrt() / scale).max()):.1e}")
@@ -112,6 +129,14 @@ class CGLS:
             )
         ratio = float((norm / first.clamp_min(torch.finfo(c.dtype).tiny)).max())
         return Solution(x, iterations, accuracy, ratio, converged)
+
+
+def _state(
+    x: Tensor, r: Tensor, p: Tensor, scale: Tensor, rz: Tensor, target: Tensor, first: Tensor, iterations: int
+) -> dict[str, Tensor]:
+    """What the iteration goes on from."""
+    return {"x": x, "r": r, "p": p, "scale": scale, "rz": rz, "target": target, "first": first,
+            "iterations": torch.tensor(iterations)}  # fmt: skip
 
 
 def _quotient(numerator: Tensor, denominator: Tensor) -> Tensor:

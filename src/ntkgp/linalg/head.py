@@ -10,12 +10,14 @@ orthonormal V (P×K), VᵀGV = diag(λ) and the image B = GV, for any V however 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from ntkgp.linalg.space import WHOLE, Space
 
 Product = Callable[[Tensor], Tensor]  # v ↦ G v
 
@@ -32,24 +34,35 @@ class Head:
     values: Float[Tensor, "K"]  # of G on v, decreasing: squared singular values where converged
     coupling: float
     tail: float
+    space: Space = field(default=WHOLE, repr=False, compare=False, metadata={"stored": False})
 
     @classmethod
     def of(
-        cls, product: Product, v: Float[Tensor, "P Q"], image: Float[Tensor, "P Q"], trace: float, rank: int | None = None
+        cls,
+        product: Product,
+        v: Float[Tensor, "P Q"],
+        image: Float[Tensor, "P Q"],
+        trace: float,
+        rank: int | None = None,
+        space: Space = WHOLE,
+        length: int | None = None,
     ) -> "Head":
         """The first `rank` Ritz vectors of a subspace, from an orthonormal basis and its image under G; `trace` is that of G.
 
+        Where the rows of v are spread over processes, `space` sums over them and `length` is P.
+
         Cost: POWERS products with PROBES columns for the bound on the rest.
         """
-        projected = v.T @ image
+        projected = space.gram(v, image)
         values, rotation = torch.linalg.eigh((projected + projected.T) / 2)
         values, rotation = values.flip(0).clamp_min(0)[:rank], rotation.flip(1)[:, :rank]
         v, image = v @ rotation, image @ rotation
         leak = image - v * values
-        coupling = float(torch.linalg.matrix_norm(leak.T @ leak, 2).sqrt())
+        coupling = float(torch.linalg.matrix_norm(space.gram(leak, leak), 2).sqrt())
         rounding = 10 * torch.finfo(v.dtype).eps * trace
         rest = max(0.0, trace - float(values.sum())) + rounding
-        return cls(v, image, values, coupling, min(rest, _norm_outside(product, v) + rounding))
+        outside = _norm_outside(product, v, space, len(v) if length is None else length)
+        return cls(v, image, values, coupling, min(rest, outside + rounding), space)
 
     @property
     def rank(self) -> int:
@@ -66,7 +79,7 @@ class Head:
         """B/λ and the Cholesky factor of (B/λ)ᵀ(B/λ) + 1/λ, over the directions that A sees at all; which those are."""
         kept = self.values > 1e2 * torch.finfo(self.values.dtype).eps * self.values[0]
         scaled = self.image[:, kept] / self.values[kept]
-        return scaled, torch.linalg.cholesky(scaled.T @ scaled + torch.diag(1 / self.values[kept])), kept
+        return scaled, torch.linalg.cholesky(self.space.gram(scaled, scaled) + torch.diag(1 / self.values[kept])), kept
 
     def explained(self) -> Float[Tensor, "P K2"]:
         """E with E Eᵀ = B(BᵀB + λ)⁻¹Bᵀ: the upper bound is J′J′ᵀ − (J′E)(J′E)ᵀ."""
@@ -76,7 +89,8 @@ class Head:
     def partial_mean(self, c: Float[Tensor, "P S"]) -> Float[Tensor, "P S"]:
         """B(BᵀB + λ)⁻¹Vᵀ c: the mean of Δ after seeing only (AV)ᵀt, where c = Aᵀt."""
         scaled, factor, kept = self._seen
-        return scaled @ torch.cholesky_solve((self.v[:, kept].T @ c) / self.values[kept].unsqueeze(1), factor)
+        seen = self.space.gram(self.v[:, kept], c) / self.values[kept].unsqueeze(1)
+        return scaled @ torch.cholesky_solve(seen, factor)
 
     def lower(self, features: Float[Tensor, "M K"], prior: Float[Tensor, "M"]) -> Float[Tensor, "M"]:
         """The lower bound on each variance, from φ = J′V and the prior variance: the best over a few η."""
@@ -93,7 +107,7 @@ class Head:
         """Eigenvectors and eigenvalues of B λ⁻¹ Bᵀ ⪯ G: one power step closer to G's own than V and λ."""
         kept = self._seen[2]
         half = self.image[:, kept] * self.values[kept].rsqrt()
-        values, rotation = torch.linalg.eigh(half.T @ half)
+        values, rotation = torch.linalg.eigh(self.space.gram(half, half))
         return half @ (rotation * values.rsqrt()), values
 
     def precondition(self, r: Float[Tensor, "P S"]) -> Float[Tensor, "P S"]:
@@ -101,24 +115,24 @@ class Head:
         vectors, values = self._nystrom
         floor = values[0] + 1
         weights = 1 / (values + 1) - 1 / floor
-        return r / floor + vectors @ (weights.unsqueeze(1) * (vectors.T @ r))
+        return r / floor + vectors @ (weights.unsqueeze(1) * self.space.gram(vectors, r))
 
 
-def _norm_outside(product: Product, v: Tensor) -> float:
+def _norm_outside(product: Product, v: Tensor, space: Space, length: int) -> float:
     """An upper bound on ‖(I − VVᵀ)G(I − VVᵀ)‖ that fails with probability FAILURE.
 
     ‖T‖ ≤ α√(2/π)·max_i ‖T ω_i‖ for Gaussian ω_i except with probability α^{−probes} (Halko et al. 2011, Lemma 4.1), used on
     T^q, whose norm is ‖T‖^q: the constant shrinks to its q-th root.
     """
     # Probes of our own: they need not depend on the user's generator, only not on G.
-    omega = torch.randn(len(v), PROBES, generator=torch.Generator().manual_seed(0), dtype=v.dtype).to(v.device)
+    omega = space.normal(PROBES, torch.Generator().manual_seed(0), v.dtype, v.device, length)
     log_norms = torch.zeros(PROBES, dtype=v.dtype, device=v.device)
     for _ in range(POWERS):
-        omega = omega - v @ (v.T @ omega)
+        omega = omega - v @ space.gram(v, omega)
         omega = product(omega)
-        omega = omega - v @ (v.T @ omega)
-        norms = torch.linalg.vector_norm(omega, dim=0)
-        if bool((norms == 0).all()):
+        omega = omega - v @ space.gram(v, omega)
+        norms = space.norms(omega)
+        if space.agreed(bool((norms == 0).all())):
             return 0.0
         log_norms, omega = log_norms + norms.log(), omega / norms.clamp_min(1e-300)
     alpha = FAILURE ** (-1 / PROBES)

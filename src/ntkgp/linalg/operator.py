@@ -6,10 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ntkgp.linalg.space import WHOLE, Space, normal_rows
+
 
 @dataclass(frozen=True)
 class Operator:
-    """An n×m matrix A: ``matmat`` multiplies m×S by A, ``rmatmat`` n×S by Aᵀ, ``gram`` (if cheap to have) gives A Aᵀ."""
+    """An n×m matrix A: ``matmat`` multiplies m×S by A, ``rmatmat`` n×S by Aᵀ, ``gram`` (if cheap to have) gives A Aᵀ.
+
+    `space` is that of the vectors of length m.
+    """
 
     shape: tuple[int, int]
     matmat: Callable[[Tensor], Tensor]
@@ -17,6 +22,7 @@ class Operator:
     dtype: torch.dtype
     device: torch.device
     gram: Callable[[], Tensor] | None = None
+    space: Space = WHOLE
 
     @classmethod
     def of(cls, matrix: Tensor) -> "Operator":
@@ -26,5 +32,4 @@ class Operator:
 
     def normal(self, rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
         """Standard normal numbers on the operator's device and in its dtype; a generator may live on the CPU."""
-        device = self.device if generator is None else generator.device
-        return torch.randn(rows, columns, generator=generator, dtype=self.dtype, device=device).to(self.device)
+        return normal_rows(rows, slice(0, rows), columns, generator, self.dtype, self.device)

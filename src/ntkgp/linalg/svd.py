@@ -8,11 +8,13 @@ holds exactly, and what is left over is reported as ‖A v − s u‖ per triple
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ntkgp._bookmark import NOWHERE, Bookmark
 from ntkgp._types import NumericalWarning
 from ntkgp.linalg.operator import Operator
 
@@ -45,8 +47,14 @@ class PartialSVD:
 class SVDMethod(ABC):
     """A way to compute a partial SVD; an object that carries its own options."""
 
-    def subspace(self, symmetric: Operator, rank: int, generator: torch.Generator | None = None) -> Float[Tensor, "n K"]:
+    def subspace(
+        self, symmetric: Operator, rank: int, generator: torch.Generator | None = None, bookmark: Bookmark = NOWHERE
+    ) -> Float[Tensor, "n K"]:
         """Orthonormal columns, `rank` or some more, that span about the dominant eigenvectors of a symmetric operator."""
+        if symmetric.space.spread:
+            raise ValueError(
+                f"svd must be RandomizedSVD(tol=None) where the head is split over ranks, got {self!r}; raise Group(memory=...)"
+            )
         return self(symmetric, rank, generator).v
 
     @abstractmethod
@@ -140,14 +148,20 @@ class RandomizedSVD(SVDMethod):
     tol: float | None = 1e-6
     max_iterations: int = 1000
 
-    def subspace(self, symmetric: Operator, rank: int, generator: torch.Generator | None = None) -> Float[Tensor, "n K"]:
+    def subspace(
+        self, symmetric: Operator, rank: int, generator: torch.Generator | None = None, bookmark: Bookmark = NOWHERE
+    ) -> Float[Tensor, "n K"]:
         """The sketch alone when there is no tolerance to meet: 2·power + 2 products a column, no residuals."""
         if self.tol is not None:
-            return super().subspace(symmetric, rank, generator)
+            return super().subspace(symmetric, rank, generator, bookmark)
         _check_rank(rank, *symmetric.shape)
-        q = symmetric.normal(symmetric.shape[0], min(rank + self.oversample, *symmetric.shape), generator)
-        for _ in range(2 * self.power + 2):
-            q = _orthonormal(symmetric.matmat(q))
+        space, width = symmetric.space, min(rank + self.oversample, *symmetric.shape)
+        q = space.normal(width, generator, symmetric.dtype, symmetric.device, symmetric.shape[0])
+        kept = bookmark.load()
+        done, q = (0, q) if kept is None else (int(kept["passes"]), kept["q"])
+        for k in range(done, 2 * self.power + 2):
+            q = space.orthonormal(symmetric.matmat(q))
+            bookmark.save(partial(_passes, q, k + 1))
         return q
 
     def __call__(self, operator: Operator, rank: int, generator: torch.Generator | None = None) -> PartialSVD:
@@ -255,6 +269,10 @@ def _independent(basis: Tensor, candidates: Tensor, count: int) -> Tensor:
         if chosen.shape[1] < basis.shape[1] + count and rest.norm() > 1e-3 * torch.finfo(rest.dtype).eps ** 0.5:
             chosen = torch.cat([chosen, (rest / rest.norm()).unsqueeze(1)], dim=1)
     return chosen[:, basis.shape[1] :]
+
+
+def _passes(q: Tensor, done: int) -> dict[str, Tensor]:
+    return {"q": q, "passes": torch.tensor(done)}
 
 
 def _subspace_iteration(
