@@ -79,7 +79,7 @@ def mc_dropout(x: Tensor, y: Tensor, new: Tensor, seed: int) -> Tensor:
 
 def _laplace(weights: str, structure: str) -> Score:
     def score(x: Tensor, y: Tensor, new: Tensor, seed: int) -> Tensor:
-        from laplace import Laplace
+        from laplace import Laplace  # pyright: ignore[reportMissingImports]
 
         laplace = Laplace(trained(x, y), "regression", subset_of_weights=weights, hessian_structure=structure)
         laplace.fit(DataLoader(TensorDataset(x, y), batch_size=256))
