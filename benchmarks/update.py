@@ -125,24 +125,22 @@ def draws(count: int, width: int, threads: int) -> dict[str, Any]:
 
 
 def run(quick: bool, threads: int) -> dict[str, Any]:
-    sizes = {"Exact()": 2000, "LowRank(rank=128)": 2000, "LowRank(rank=128, tail=8)": 10_000}
-    rows = []
-    for method, points in sizes.items():
-        points, repeats = (points // 5, 3) if quick else (points, 9 if method == "Exact()" else 3)
-        row = isolated(
-            "benchmarks.update:side_by_side", {"method": method, "points": points, "repeats": repeats, "threads": threads}
-        )
-        row |= isolated(
-            "benchmarks.update:memory", {"method": method, "points": points, "threads": threads}, eager_release=True
-        )
-        rows.append(row)
-        print({key: value for key, value in row.items() if key not in ("updates", "fits")}, flush=True)
-    long = {"points": 400 if quick else 2000, "updates": 100 if quick else 500, "threads": threads}
-    result = {"threads": threads, "one point": rows, "drift": isolated("benchmarks.update:drift", long)}
+    def measured(function: str, eager_release: bool = False, **arguments: Any) -> dict[str, Any]:
+        target = f"benchmarks.update:{function}"
+        return isolated(target, {**arguments, "threads": threads}, timeout=3600, eager_release=eager_release)
+
+    result: dict[str, Any] = {"threads": threads}
+    result["drift"] = measured("drift", points=400 if quick else 2000, updates=100 if quick else 500)
     print(result["drift"], flush=True)
-    many = {"count": 10_000 if quick else 100_000, "width": 16, "threads": threads}
-    result["draws"] = isolated("benchmarks.update:draws", many, eager_release=True)
+    result["draws"] = measured("draws", True, count=10_000 if quick else 100_000, width=16)
     print(result["draws"], flush=True)
+    result["one point"] = []
+    for method, points in {"Exact()": 2000, "LowRank(rank=128)": 2000, "LowRank(rank=128, tail=8)": 5000}.items():
+        points, repeats = (points // 5, 3) if quick else (points, 9 if method == "Exact()" else 3)
+        row = measured("side_by_side", method=method, points=points, repeats=repeats)
+        row |= measured("memory", True, method=method, points=points)
+        result["one point"].append(row)
+        print({key: value for key, value in row.items() if key not in ("updates", "fits")}, flush=True)
     return result
 
 
