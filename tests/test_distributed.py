@@ -305,6 +305,7 @@ def some_ranks(rank: int):
     pair = torch.distributed.new_group([0, 2])
     if rank == 1:
         return None
+    assert isinstance(pair, torch.distributed.ProcessGroup)
     case, x, y, noise = shard_of("paper mlp", 2, rank // 2, "even")
     posterior = ntkgp.fit(case.module(), x, y, noise_var=noise, method=METHODS["rank"], generator=seed(rank), group=pair)
     return vars(posterior.predict(case.query, noise_var=0.1)), posterior.covariance(case.query)
