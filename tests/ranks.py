@@ -7,7 +7,10 @@ import pickle
 import time
 import traceback
 from collections.abc import Callable
+from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -22,7 +25,18 @@ import ntkgp
 TIMEOUT = 20.0  # of the groups under test
 TIGHT = ntkgp.CGLS(tol=1e-11, max_iterations=5000)
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["ntkgp", "problems", "ranks"])
+CONTEXT.set_forkserver_preload(["ranks_server", "ranks"])
+
+
+@cache
+def _serve() -> None:
+    """Start the server, which finds this folder by an environment that is put back at once."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *([before] if before else [])])
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
 
 
 class Died(Exception):
@@ -31,6 +45,7 @@ class Died(Exception):
 
 def run(size: int, task: Callable[..., Any], *arguments: Any, patience: float = 120.0) -> list[Any]:
     """What ``task(rank, *arguments)`` returns on each rank; exceptions and deaths are returned, not raised."""
+    _serve()
     with TemporaryDirectory() as folder:
         pipes, processes = [], []
         for rank in range(size):

@@ -96,9 +96,7 @@ class LowRank:
         side = kept.once("side", self.side or choose_side(problem, self.rank or START, 1 + self.tail))
         work = problem
         if side == "matrix" and problem.space.spread:
-            raise ValueError(
-                "side must be None or 'weights' where vectors are split over the ranks; or raise Group(memory=...)"
-            )
+            raise ValueError("side must be None or 'weights' where vectors are split over ranks; or raise Group(memory=...)")
         if side == "matrix":  # the posterior keeps the problem without it, as files do
             work = problem.written_out(show)
             clock("matrix")
