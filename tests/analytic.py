@@ -9,8 +9,9 @@ from torch import Tensor
 import ntkgp
 from ntkgp.covariance import CovarianceEstimate, CovarianceParts, CovariancePlan, plan_covariance
 from ntkgp.linalg.svd import SVDMethod
+from ntkgp.pose import pose
 from ntkgp.predictors import analytic_predictors, head_predictors
-from ntkgp.problem import Problem, pose
+from ntkgp.problem import Problem
 
 
 @cache

@@ -29,7 +29,7 @@ CONTEXT.set_forkserver_preload(["ranks_server", "ranks"])
 
 
 @cache
-def _serve() -> None:
+def serve() -> None:
     """Start the server, which finds this folder by an environment that is put back at once."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *([before] if before else [])])
@@ -43,14 +43,18 @@ class Died(Exception):
     """A process that ended without an answer."""
 
 
-def run(size: int, task: Callable[..., Any], *arguments: Any, patience: float = 120.0) -> list[Any]:
-    """What ``task(rank, *arguments)`` returns on each rank; exceptions and deaths are returned, not raised."""
-    _serve()
+def run(size: int, task: Callable[..., Any], *arguments: Any, patience: float = 120.0, meet: bool = False) -> list[Any]:
+    """What ``task(rank, *arguments)`` returns on each rank; exceptions and deaths are returned, not raised.
+
+    Where they meet at the end no rank leaves while another is still making connections to it.
+    """
+    serve()
     with TemporaryDirectory() as folder:
         pipes, processes = [], []
         for rank in range(size):
             mine, theirs = CONTEXT.Pipe()
-            process = CONTEXT.Process(target=_rank, args=(rank, size, f"{folder}/store", theirs, task, arguments), daemon=True)
+            about = (rank, size, f"{folder}/store", theirs, task, arguments, meet)
+            process = CONTEXT.Process(target=_rank, args=about, daemon=True)
             process.start()
             theirs.close()
             pipes.append(mine)
@@ -74,20 +78,24 @@ def run(size: int, task: Callable[..., Any], *arguments: Any, patience: float = 
 
 def results(size: int, task: Callable[..., Any], *arguments: Any) -> list[Any]:
     """The same where no rank may fail."""
-    answers = run(size, task, *arguments)
+    answers = run(size, task, *arguments, meet=True)
     for rank, answer in enumerate(answers):
         if isinstance(answer, BaseException):
             raise AssertionError(f"rank {rank} of {size}: {answer}") from answer
     return answers
 
 
-def _rank(rank: int, size: int, store: str, pipe: Any, task: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _rank(
+    rank: int, size: int, store: str, pipe: Any, task: Callable[..., Any], arguments: tuple[Any, ...], meet: bool
+) -> None:
     torch.set_num_threads(1)
     os.environ.pop("LOCAL_WORLD_SIZE", None)
     try:
         limit = datetime.timedelta(seconds=60)
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=limit)
         answer = task(rank, *arguments)
+        if meet:
+            dist.barrier()
     except Exception as error:
         error.args = (f"{error}\n{traceback.format_exc()}" if not error.args else str(error), *error.args[1:])
         answer = error

@@ -1,43 +1,22 @@
-"""Long work survives: killed at any moment and begun again, a fit ends where it would have."""
+"""Long work survives: stopped after any write and begun again, a fit ends where it would have; so do the ranks of a group."""
 
 import contextlib
 import errno
 import os
 import signal
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from problems import by_name
-from ranks import TIGHT, TIMEOUT, Died, results, run, seed, shard_of
+from ranks import TIMEOUT, Died, results, run, seed, shard_of
+from resumable import METHODS, fitted, values
 from torch import Tensor
 
 import ntkgp
 from ntkgp import archive, checkpoint
 from ntkgp.lowrank import LowRankPosterior
 from ntkgp.problem import Problem
-
-METHODS = {
-    "rank": ntkgp.LowRank(rank=6, tail=3, solver=TIGHT, side="weights"),
-    "kernel": ntkgp.LowRank(rank=6, tail=3, solver=TIGHT, side="kernel"),
-    "rtol": ntkgp.LowRank(rtol=0.05, solver=TIGHT, side="weights"),
-    "gd": ntkgp.TrainedNetworks(rank=2, tail=1, trainer=ntkgp.AcceleratedGD(tol=1e-3)),
-    "adam": ntkgp.TrainedNetworks(rank=2, tail=1, trainer=ntkgp.Adam(lr=1e-3, patience=10, max_steps=60)),
-}
-
-
-def fitted(method: str, folder: Path | str | None, generator: torch.Generator | None = None, **options: object):
-    case = by_name("paper mlp")
-    keep = None if folder is None else ntkgp.Checkpoint(folder, every=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ntkgp.NumericalWarning)  # Adam is stopped while it improves
-        return case.fit(METHODS[method], generator=seed() if generator is None else generator, checkpoint=keep, **options)
-
-
-def values(posterior: ntkgp.Posterior) -> Tensor:
-    p = posterior.predict(by_name("paper mlp").query)
-    return torch.stack([p.mean, p.variance, p.lower, p.upper])
 
 
 class Stop(BaseException):

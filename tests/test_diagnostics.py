@@ -4,11 +4,10 @@ import copy
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import oracle
 import pytest
 import torch
@@ -20,14 +19,6 @@ import ntkgp
 from ntkgp import plots
 
 SHAPES = [(50,), (25, 2)]
-
-
-@pytest.fixture
-def _no_type_checker() -> Iterator[None]:
-    """The shape checker of these tests objects before the library can, and draws random numbers of its own."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -192,7 +183,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.usefixtures("_no_type_checker")
+@pytest.mark.usefixtures("unchecked")
 def test_kernel_regime_equals_the_dense_jacobians(kind: str):
     torch.manual_seed(0)
     build, features = KINDS[kind]
@@ -419,7 +410,7 @@ def test_without_matplotlib_there_are_words_but_no_pictures(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("what", BAD)
-@pytest.mark.usefixtures("_no_type_checker")
+@pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_refused_with_words(what: str):
     call, raises, words = BAD[what]
     with pytest.raises(raises) as caught:

@@ -1,18 +1,18 @@
 """A posterior comes back from its file bit for bit, or not at all."""
 
 import errno
+import gc
 import json
 import os
 import random
-from collections.abc import Callable, Iterator
+import tracemalloc
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
-import jaxtyping
 import modules
 import pytest
 import torch
-import typechecker
 from problems import Case, by_name, every
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -24,6 +24,7 @@ import ntkgp
 from ntkgp import archive
 from ntkgp.archive import State
 from ntkgp.covariance import CovarianceEstimate
+from ntkgp.exact import ExactPosterior
 from ntkgp.lowrank import LowRankPosterior
 from ntkgp.tangent import tangent as tangent_module
 
@@ -38,14 +39,8 @@ CHOSEN = [by_name(name) for name in (
     "batch norm in eval mode", "prior variance per layer", "network as prior mean", "function as prior mean", "tied embedding",
 )]  # fmt: skip
 
-
-@pytest.fixture(autouse=True)
-def _no_type_checker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The shape checker of these tests draws random numbers of its own; and it is slow with functions inside of functions."""
-    monkeypatch.setattr(typechecker, "checked", lambda function: function)
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+# The shape checker of these tests draws random numbers of its own; and it is slow with functions inside of functions.
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 @pytest.fixture
@@ -507,11 +502,35 @@ def test_links_are_not_written_through(path: Path):
     ntkgp.load(link, by_name("paper mlp").module())
 
 
+def test_rows_that_came_later_lie_as_they_did(path: Path):
+    """With another distance between rows, products round in another way: the bits would not be the same."""
+    case = by_name("paper mlp")
+    posterior = fitted(case)
+    for k in range(3):
+        posterior = posterior.update(case.x[:5] + k, case.y[:5])
+    posterior.save(path)
+    loaded = ntkgp.load(path, case.module())
+    assert isinstance(posterior, ExactPosterior)
+    assert isinstance(loaded, ExactPosterior)
+    assert [t.stride() for t in loaded.cholesky.rows] == [t.stride() for t in posterior.cholesky.rows]
+    assert loaded.cholesky.room.size == 16
+    assert_same_bits(posterior, loaded, case.query)
+    assert_same_bits(posterior.update(case.x[:2], case.y[:2]), loaded.update(case.x[:2], case.y[:2]), case.query)
+
+
 def test_permissions_stay(path: Path):
     posterior = fitted(by_name("paper mlp"))
     path.touch(mode=0o600)
     posterior.save(path)
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_permissions_are_the_usual_ones(path: Path):
+    """safetensors makes files that only their owner may read, whatever the umask says."""
+    other = path.with_name("other")
+    other.touch()
+    fitted(by_name("paper mlp")).save(path)
+    assert path.stat().st_mode == other.stat().st_mode
 
 
 @pytest.mark.gpu
@@ -537,3 +556,34 @@ def test_noise_given_as_a_tensor_is_copied():
     found = posterior.predict(case.query).noise_var
     assert found is not None
     assert bool((found == 0.1).all())
+
+
+def test_every_dtype_comes_back(path: Path):
+    """bfloat16, too, which NumPy does not know."""
+    dtypes = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+    tensors = {str(dtype): torch.arange(6).reshape(2, 3).to(dtype) for dtype in dtypes}
+    tensors |= {"a number": torch.tensor(2.5), "nothing": torch.zeros(0, 3)}
+    archive.write(path, "some", archive.State(tensors, {}))
+    _, state = archive.read(path, torch.device("cpu"))
+    assert state.tensors.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert state.tensors[name].dtype == tensor.dtype
+        assert torch.equal(state.tensors[name], tensor)
+
+
+def test_reading_leaves_no_memory_behind(path: Path):
+    """safetensors keeps some 60 bytes of every tensor that it makes for torch."""
+    archive.write(path, "some", archive.State({f"{k}": torch.zeros(300 + k, 2) for k in range(20)}, {}))
+
+    def read(times: int) -> int:
+        for _ in range(times):
+            archive.read(path, torch.device("cpu"))
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = read(20)
+        assert (read(100) - before) / (100 * 20) < 20
+    finally:
+        tracemalloc.stop()

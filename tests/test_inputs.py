@@ -1,16 +1,18 @@
 """Bad input: the right exception, a message that names the culprit and says what to do, and nothing changed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor, nn
 from unchanged import unchanged
 
 import ntkgp
+
+# Users run without the shape checker of these tests: it must be the library itself that objects.
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 X, Y = torch.linspace(-1, 1, 12).view(6, 2), torch.linspace(0, 1, 6)
 NAN, INF = torch.nan, torch.inf
@@ -94,14 +96,6 @@ class Bad:
 
 def rank(value: Any, tail: int = 0) -> Callable[[], ntkgp.TrainedNetworks]:
     return lambda: ntkgp.TrainedNetworks(rank=value, tail=tail)
-
-
-@pytest.fixture(autouse=True)
-def _no_type_checker() -> Iterator[None]:
-    """Users run without the shape checker of these tests: it must be the library itself that objects."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 CASES = [

@@ -1,10 +1,9 @@
 """Fitting and asking leave the user's module and process alone, and nothing the user does later reaches a posterior."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import jaxtyping
 import modules
 import pytest
 import torch
@@ -14,19 +13,14 @@ from unchanged import unchanged
 
 import ntkgp
 
+# The shape checker of these tests draws random numbers of its own.
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 METHODS = {"exact": ntkgp.Exact(), "trained": ntkgp.TrainedNetworks(rank=2, tail=1, trainer=ntkgp.AcceleratedGD(tol=0.05))}
 each_method = pytest.mark.parametrize("method", METHODS)
 # By factors, by autodiff, by both; buffers; token inputs.
 KINDS = ["paper mlp", "trigonometric inputs", "cnn", "attention", "batch norm in eval mode", "tied embedding"]
 each_kind = pytest.mark.parametrize("name", KINDS)
-
-
-@pytest.fixture(autouse=True)
-def _no_type_checker() -> Iterator[None]:
-    """The shape checker of these tests draws random numbers of its own."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def fit(case: Case, method: str, module: nn.Module, x: Tensor, y: Tensor) -> ntkgp.Posterior:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from oracle import error
 from problems import CASES, Case, by_name, every, reference
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ntkgp
@@ -183,11 +183,32 @@ def test_progress_is_shown_on_request_only(capsys: pytest.CaptureFixture[str]):
         assert "solving" in shown
 
 
+def test_a_tolerance_is_met_where_the_network_is_dead():
+    """At x < 0 all derivatives are zero: nothing is uncertain there, and no bracket wide."""
+    net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 1, bias=False)).double()
+    for p in net.parameters():
+        nn.init.ones_(p)
+    x = torch.linspace(-1, 1, 5, dtype=torch.float64).unsqueeze(1)
+    p = ntkgp.fit(net, x, x[:, 0], noise_var=0.1, method=ntkgp.LowRank(rtol=0.1)).predict(x)
+    assert bool((p.variance[:2] == 0).all())
+    assert bool((p.upper - p.lower <= 0.1 * p.upper).all())
+
+
+@pytest.mark.parametrize("method", [ntkgp.LowRank(rank=1, tail=2), ntkgp.LowRank(rtol=0.1)], ids=["rank", "rtol"])
+def test_a_network_that_is_dead_everywhere(method: ntkgp.LowRank):
+    net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 2, bias=False)).double()
+    for p in net.parameters():
+        nn.init.constant_(p, -1.0)
+    x = torch.tensor([[1.0]], dtype=torch.float64)
+    p = ntkgp.fit(net, x, torch.ones(1, 2, dtype=torch.float64), noise_var=0.1, method=method).predict(x)
+    assert bool((torch.stack([p.mean, p.variance, p.lower, p.upper]) == 0).all())
+
+
 def test_rank_or_rtol():
     case = by_name("paper mlp")
-    for method in (ntkgp.LowRank(), ntkgp.LowRank(rank=2, rtol=0.1)):
+    for options in ({}, {"rank": 2, "rtol": 0.1}):
         with pytest.raises(ValueError, match="either a rank or an rtol"):
-            case.fit(method)
+            ntkgp.LowRank(**options)
     with pytest.raises(ValueError, match="rank must be at most"):
         case.fit(ntkgp.LowRank(rank=13))
 

@@ -20,33 +20,17 @@ from benchmarks.quality.scores import Forecast, gaussian_crps, score
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An easy function of two of three features, the third constant."""
-    where = tmp_path_factory.mktemp("data")
-    random = np.random.default_rng(0)
-    x = np.column_stack([random.uniform(-2, 2, (120, 2)), np.full(120, 7.0)])
-    y = 50 + 10 * (np.sin(x[:, 0]) + 0.5 * x[:, 1]) + 0.5 * random.standard_normal(120)
-    standard = np.zeros((3, 120), dtype=bool)
-    gap = np.zeros((3, 120), dtype=bool)
-    for k in range(3):
-        standard[k, random.permutation(120)[:20]] = True
-        gap[k, np.argsort(x[:, k], kind="stable")[40:80]] = True
-    np.savez_compressed(where / "yacht.npz", x=x, y=y, test_standard=standard, test_gap=gap)
-    return where
-
-
-@pytest.fixture(scope="module")
-def split(folder: Path) -> Split:
-    return load(folder, "yacht", "standard", 0)
+def split(uci: Path) -> Split:
+    return load(uci, "yacht", "standard", 0)
 
 
 # Data
 
 
-def test_standardised_by_the_training_points_alone(folder: Path, split: Split):
-    stored = np.load(folder / "yacht.npz")
+def test_standardised_by_the_training_points_alone(uci: Path, split: Split):
+    stored = np.load(uci / "yacht.npz")
     test = stored["test_standard"][0]
-    assert splits_of(folder, "yacht", "gap") == 3
+    assert splits_of(uci, "yacht", "gap") == 3
     assert split.x.shape == (100, 3)
     assert split.x_test.shape == (20, 3)
     torch.testing.assert_close(split.x.mean(0), torch.zeros(3).double(), atol=1e-12, rtol=0)
@@ -66,9 +50,9 @@ def test_the_validation_part_is_of_training_points(split: Split):
     assert split.blind().y_test.isnan().all()
 
 
-def test_an_unknown_kind_is_told(folder: Path):
+def test_an_unknown_kind_is_told(uci: Path):
     with pytest.raises(ValueError, match="standard"):
-        load(folder, "yacht", "random", 0)
+        load(uci, "yacht", "random", 0)
 
 
 # Scores
@@ -207,8 +191,8 @@ def two_methods(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_methods")
-def test_runs_resume_and_failures_are_told(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    common = ["--data-dir", str(folder), "--sets", "yacht", "--out", str(tmp_path)]
+def test_runs_resume_and_failures_are_told(uci: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    common = ["--data-dir", str(uci), "--sets", "yacht", "--out", str(tmp_path)]
     assert runner.main([*common, "--methods", "constant", "--splits", "2"]) == 0
     files = sorted(path.name for path in tmp_path.iterdir())
     assert files == [f"yacht-{kind}-{k}-constant.json" for kind in ("gap", "standard") for k in (0, 1)]

@@ -1,9 +1,8 @@
 """Bad input after the door: queries, kernels, the paper's procedures, networks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,19 +10,14 @@ from unchanged import unchanged
 
 import ntkgp
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 X, Y = torch.linspace(-1, 1, 12).view(6, 2), torch.linspace(0, 1, 6)
 Posteriors = dict[str, ntkgp.Posterior]
 
 
 def net() -> nn.Module:
     return ntkgp.mlp(2, width=8, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture(autouse=True)
-def _no_type_checker() -> Iterator[None]:
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,14 @@ from unchanged import unchanged
 
 import ntkgp
 from ntkgp import exact
+from ntkgp.checkpoint import Progress
 from ntkgp.exact import ExactPosterior
+from ntkgp.heads import bracket_width, grow_until_tight
 from ntkgp.linalg import growing_cholesky
 from ntkgp.linalg.growing_cholesky import GrowingCholesky
+from ntkgp.linalg.head import Head
+from ntkgp.linalg.head_update import with_more_rows
+from ntkgp.linalg.operator import Operator
 from ntkgp.lowrank import LowRankPosterior
 from ntkgp.tangent.tangent import Tangent
 from ntkgp.trained import TrainedPosterior
@@ -149,6 +154,37 @@ def test_old_rows_are_looked_at_when_the_factor_is_moved(monkeypatch: pytest.Mon
     for k in range(50, 56):
         bad = bad.update(x[k : k + 1], y[k : k + 1])
     assert bad.refactored == 1
+
+
+def test_a_head_full_of_directions_that_do_not_matter_is_found_anew():
+    """Of as many directions as there are points: the head of an update may hold some that the kernel never saw."""
+    case = by_name("paper mlp")
+    posterior = case.fit(ntkgp.LowRank(rank=2), generator=seeded())
+    assert isinstance(posterior, LowRankPosterior)
+    problem, nowhere = posterior.problem, Progress(None, {}, None, torch.device("cpu"))
+    any_directions = torch.linalg.qr(torch.randn(problem.shape[1], problem.shape[0], generator=seeded(), dtype=torch.float64))[
+        0
+    ]
+    full = Head.of(problem.normal, any_directions, problem.normal(any_directions), problem.trace)
+    assert bracket_width(problem, full, case.x) > 0.1
+    method = ntkgp.LowRank(rtol=0.1)
+    head, width = grow_until_tight(problem, full, 0.1, case.x, 4096, method.svd, "weights", seeded(), False, nowhere)
+    assert head.rank == full.rank
+    assert width <= 0.1
+
+
+def test_new_rows_in_the_span_of_the_head():
+    """Axes in the head, as of parameters that do nothing, and rows that add no direction to it: the basis stays one."""
+    head = torch.eye(12, 6, dtype=torch.float64)
+    rows = torch.zeros(3, 12, dtype=torch.float64)
+    rows[:, :6] = torch.randn(3, 6, generator=seeded(), dtype=torch.float64)
+    gram = torch.diag(torch.arange(12, 0, -1, dtype=torch.float64))
+    before = Head.of(gram.matmul, head, gram @ head, float(gram.trace()))
+    new = Operator((3, 12), rows.matmul, rows.T.matmul, torch.float64, torch.device("cpu"))
+    whole = gram + rows.T @ rows
+    after = with_more_rows(before, new, whole.matmul, float(whole.trace()), 9)
+    torch.testing.assert_close(after.v.T @ after.v, torch.eye(9, dtype=torch.float64), rtol=0, atol=1e-12)
+    assert float(after.values.sum()) <= float(whole.trace()) + 1e-9
 
 
 def test_jitter_stays():

@@ -23,12 +23,13 @@ from ntkgp.paper import (
     train_posterior_mean,
 )
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
-from ntkgp.problem import network_mean
+from ntkgp.prior_mean import network_mean
 from ntkgp.select import select
 from ntkgp.table import tune_table
 from ntkgp.trained import TrainedNetworks
 from ntkgp.training import AcceleratedGD, Adam
-from ntkgp.tune import Tuned, tune
+from ntkgp.tune import tune
+from ntkgp.tuned import Tuned
 from ntkgp.warm_up import WarmUp, warm_up
 
 __version__ = "0.1.0"

@@ -7,10 +7,15 @@ byte can change unnoticed, not even the padding. Nothing read from a file is exe
 import errno
 import hashlib
 import json
+import math
 import os
+import re
 import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields, is_dataclass
+from functools import cache
 from importlib import metadata
 from operator import methodcaller
 from pathlib import Path
@@ -18,12 +23,14 @@ from typing import Any, BinaryIO, TypeVar, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_bfloat16
 from torch import Tensor
 
 T = TypeVar("T")
 FORMAT = 2
 BLANK = "0" * 64  # where the sha256 will stand
+PART = ".part"  # ends the names of what is not yet written
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
 
 
@@ -56,11 +63,13 @@ class State:
     def __or__(self, other: "State") -> "State":
         return State(self.tensors | other.tensors, self.facts | other.facts)
 
-    def tensor(self, name: str, shape: str, dtype: torch.dtype | None = None) -> Tensor:
+    def tensor(self, name: str, shape: str, dtype: torch.dtype | None = None, finite: bool = True) -> Tensor:
         """A tensor of a shape in letters: "P K", or with a sum as "P 1+T", or "N ..."; a letter is one size everywhere."""
         if name not in self.tensors:
             raise ValueError(f"tensor {name!r} is missing")
         found, letters = self.tensors[name], shape.removesuffix(" ...").split()
+        if finite and found.is_floating_point() and not bool(torch.isfinite(found).all()):
+            raise ValueError(f"tensor {name!r} holds NaN or infinity")
         got = tuple(found.shape[: len(letters)] if shape.endswith("...") else found.shape)
         if len(got) == len(letters):
             for letter, size in zip(letters, got, strict=True):
@@ -86,6 +95,8 @@ class State:
         value = self.facts[name]
         if type(value) not in kinds and not (float in kinds and type(value) is int):
             raise ValueError(f"{name!r} must be {' or '.join(kind.__name__ for kind in kinds)}, got {value!r}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name!r} must be finite, got {value!r}")
         return value
 
     def build(self, kind: type[T], name: str, dtype: torch.dtype | None = None, **shapes: str) -> T:
@@ -117,8 +128,7 @@ def write(path: str | os.PathLike[str], kind: str, state: State) -> None:
     The same state gives the same bytes. A symbolic link is refused: replacing it is as surprising as writing through it.
     """
     target = Path(path)
-    if target.is_symlink() or (target.exists() and not target.is_file()):
-        raise ValueError(f"{target} must be a plain file or not exist yet, got a link, a folder or a device; give another path")
+    check_plain(target)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"cannot write {target}: there is no folder {target.parent}; create it first")
     tensors, layouts = _flattened(state.tensors)
@@ -131,19 +141,55 @@ def write(path: str | os.PathLike[str], kind: str, state: State) -> None:
         "facts": state.facts,
     }
     header = {"ntkgp": json.dumps(about, default=methodcaller("item"))}  # numbers of NumPy become Python's
-    temporary = target.with_name(f".{secrets.token_hex(8)}.part")
-    try:
-        temporary.touch(exist_ok=False)
-        save_file(tensors, temporary, metadata=header)
+    with replacing(target) as temporary:
+        # Its function for torch remembers a class for every size it has ever met: by NumPy, where that knows the dtype.
+        if any(block.dtype == torch.bfloat16 for block in tensors.values()):
+            save_bfloat16(tensors, temporary, metadata=header)
+        else:
+            save_file({name: block.numpy() for name, block in tensors.items()}, temporary, metadata=header)
         _sign(temporary)
-        if target.exists():
-            shutil.copymode(target, temporary)
+
+
+def check_plain(target: Path) -> None:
+    """A path to write to: a file of its own, or nothing yet."""
+    if target.is_symlink() or (target.exists() and not target.is_file()):
+        raise ValueError(f"{target} must be a plain file or not exist yet, got a link, a folder or a device; give another path")
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A new file beside `target`, which takes its place at the end of the block; where that fails, it leaves no trace.
+
+    It is made in a folder of its own, since safetensors makes files on the way: a write that is killed leaves just that folder,
+    for :func:`sweep`. And safetensors makes them for the user's eyes only, where others may be meant to read them.
+    """
+    workshop = target.with_name(f".{secrets.token_hex(8)}{PART}")
+    temporary, usual = workshop / "new", workshop / "usual"
+    try:
+        workshop.mkdir()
+        usual.touch()
+        yield temporary
+        shutil.copymode(target if target.exists() else usual, temporary)
         os.replace(temporary, target)
     except (OSError, SafetensorError) as error:
-        number = error.errno if isinstance(error, OSError) else None
-        raise OSError(number or errno.EIO, f"cannot write {target}: {error}") from error
+        number = _number(error)
+        raise OSError(number or errno.EIO, f"cannot write {target}: {os.strerror(number) if number else error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(workshop, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writes into this folder left when they were killed."""
+    for left in folder.glob(f".*{PART}"):
+        shutil.rmtree(left)
+
+
+def _number(error: OSError | SafetensorError) -> int | None:
+    """The system's number of an error, which safetensors says in words."""
+    if isinstance(error, OSError):
+        return error.errno
+    said = re.search(r"\(os error (\d+)\)", str(error))
+    return int(said[1]) if said else None
 
 
 def read(path: str | os.PathLike[str], device: torch.device) -> tuple[str, State]:
@@ -152,13 +198,21 @@ def read(path: str | os.PathLike[str], device: torch.device) -> tuple[str, State
     if not source.is_file():
         raise FileNotFoundError(f"there is no file {source}")
     try:
-        with safe_open(source, framework="pt") as file:
+        with safe_open(source, framework="np") as file, safe_open(source, framework="pt") as with_bfloat16:
             about = _about(source, (file.metadata() or {}).get("ntkgp"))
             _check_whole(source, str(about["sha256"]))
-            # Into torch's own memory: aligned as what was saved, and safe from what happens to the mapped file later.
-            blocks = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            blocks: dict[str, Tensor] = {}
+            for name in file.keys():  # noqa: SIM118
+                # Every tensor that safetensors makes for torch leaves a little memory behind: by NumPy, as in `write`.
+                narrow = file.get_slice(name).get_dtype() == "BF16"
+                block = with_bfloat16.get_tensor(name) if narrow else torch.from_numpy(file.get_tensor(name))
+                # Into torch's own memory: aligned as what was saved, and safe from what happens to the mapped file later.
+                blocks[name] = block.clone()
     except (SafetensorError, UnicodeError) as error:
         raise ValueError(f"{source} is damaged, or no safetensors file: {error}") from error
+    for name, order in about["layouts"].items():
+        if name not in blocks or not isinstance(order, list) or sorted(map(str, order)) != _axes(blocks[name]):
+            raise ValueError(f"{source} is damaged: its header has a wrong layout for {name!r}")
     tensors = {name: _restored(block.to(device), about["layouts"].get(name)) for name, block in blocks.items()}
     return about["kind"], State(tensors, about["facts"])
 
@@ -168,7 +222,7 @@ def _about(source: Path, text: str | None) -> dict[str, Any]:
         raise ValueError(f"{source} has no header of ntkgp: it is damaged, or was not written by posterior.save")
     try:
         about = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # no JSON, numbers of very many digits, or lists in lists in lists
         raise ValueError(f"{source} is damaged: its header is not JSON ({error})") from error
     if not isinstance(about, dict) or type(about.get("format")) is not int:
         raise ValueError(f"{source} is damaged: its header is not one of ntkgp")
@@ -177,8 +231,9 @@ def _about(source: Path, text: str | None) -> dict[str, Any]:
             f"{source} has format {about['format']} (written by {about.get('versions')}), expected {FORMAT}, which this "
             "version of ntkgp reads; update ntkgp"
         )
-    if missing := {"sha256", "kind", "layouts", "facts"} - about.keys():
-        raise ValueError(f"{source} is damaged: its header has no {sorted(missing)[0]!r}")
+    for name, kind in {"sha256": str, "kind": str, "layouts": dict, "facts": dict}.items():
+        if not isinstance(about.get(name), kind):
+            raise ValueError(f"{source} is damaged: its header has no {name!r}, or one that is not a {kind.__name__}")
     return about
 
 
@@ -232,10 +287,15 @@ def _flattened(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str,
     return flat, layouts
 
 
+def _axes(block: Tensor) -> list[str]:
+    return sorted(map(str, range(block.ndim)))
+
+
 def _restored(block: Tensor, order: list[int] | None) -> Tensor:
     return block if order is None else block.permute([order.index(axis) for axis in range(block.ndim)])
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return metadata.version(package)

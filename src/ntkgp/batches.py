@@ -7,7 +7,9 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from ntkgp._checks import check_inputs, check_targets
+from ntkgp._checks import check_inputs, check_pair, check_targets
+
+STAY = "batches must stay the same (no shuffle=True, nothing random in them, no source that runs dry)"
 
 
 @dataclass
@@ -20,6 +22,8 @@ class Batches:
     source: Iterable[tuple[Tensor, Tensor]]
     device: torch.device
     passes: int = field(default=0, init=False)
+    _seen: list[tuple[float, float]] = field(default_factory=list, init=False)  # what tells each batch of the first pass
+    _complete: bool = field(default=False, init=False)  # whether that pass came to its end
 
     def __post_init__(self) -> None:
         if iter(self.source) is self.source:
@@ -29,11 +33,35 @@ class Batches:
             )
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """One pass. What was computed from one pass is used with the next: they must be the same, in the same order."""
+        count = 0
+        for x, y in self._once():
+            if count == len(self._seen) and not self._complete:
+                self._seen.append(_digest(x, y))
+            elif count == len(self._seen) or self._seen[count] != _digest(x, y):
+                raise ValueError(f"x gave another batch {count} in this pass than in the first; {STAY}")
+            count += 1
+            yield x, y
+        if count == 0:
+            raise ValueError("x gave no batches; expected at least one pair (x, y)")
+        if count != len(self._seen):
+            raise ValueError(f"x gave {count} batches in this pass and {len(self._seen)} in the first; {STAY}")
+        self._complete = True
+
+    def _once(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches as they come, each a pair of tensors that go together."""
         self.passes += 1
-        for batch in self.source:
+        shape: torch.Size | None = None
+        for count, batch in enumerate(self.source):
             if not isinstance(batch, tuple | list) or len(batch) != 2:
                 raise TypeError(f"each batch must be a pair (x, y), got {type(batch).__name__}")
             x, y = batch
+            check_pair(x, y, f" in batch {count}")
+            shape = x.shape[1:] if shape is None else shape
+            if x.shape[1:] != shape:
+                raise ValueError(
+                    f"x must have points of shape {tuple(shape)} in every batch, got {tuple(x.shape)} in batch {count}"
+                )
             yield x.to(self.device), y.to(self.device)
 
     def checked(self, module: nn.Module, outputs: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -48,9 +76,25 @@ class Batches:
         return Batches(_InTurn([self.source, [(x, y)]]), self.device)
 
     def joined(self) -> tuple[Tensor, Tensor]:
-        """All data as two tensors, for methods that need it at once."""
-        xs, ys = zip(*self, strict=True)
-        return torch.cat(xs), torch.cat(ys)
+        """All data as two tensors, for methods that need it at once and whatever its order."""
+        pairs = list(self._once())
+        if not pairs:
+            raise ValueError("x gave no batches; expected at least one pair (x, y)")
+        kinds = {tuple(y.shape[1:]) for _, y in pairs}
+        if len(kinds) > 1:
+            raise ValueError(f"y must have as many columns in every batch, got shapes (n, *s) with s in {sorted(kinds)}")
+        return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+
+
+def _digest(x: Tensor, y: Tensor) -> tuple[float, float]:
+    """Two numbers that would hardly be the same for other points, or for the same in another order."""
+
+    def one(t: Tensor) -> float:
+        flat = t.detach().double().flatten()
+        weights = torch.arange(len(flat), dtype=torch.float64, device=flat.device).mul_(0.7548776662466927).frac_().add_(1)
+        return float(flat.nan_to_num() @ weights)
+
+    return one(x), one(y)
 
 
 @dataclass(frozen=True)

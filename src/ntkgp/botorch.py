@@ -26,7 +26,8 @@ from ntkgp.exact import ExactPosterior
 from ntkgp.lookahead import Observations, batch_shape, joint
 from ntkgp.networks import InputScales, Sine, SumOfNetworks, TrigonometricInputs, mlp
 from ntkgp.posterior import FunctionSample, Posterior
-from ntkgp.tune import Tuned, tune
+from ntkgp.tune import tune
+from ntkgp.tuned import Tuned
 
 
 class NTKGPModel(Model, FantasizeMixin):
@@ -378,6 +379,11 @@ def _check_data(train_X: Tensor, train_Y: Tensor) -> None:
             f"train_X must have shape (n, d) and train_Y (n, m), got {tuple(train_X.shape)} and {tuple(train_Y.shape)}; "
             "one output is a column, train_Y.unsqueeze(-1), and batches of models are not supported"
         )
+    if not len(train_X):
+        raise ValueError("train_X must hold at least one point, got none")
+    for name, value in {"train_X": train_X, "train_Y": train_Y}.items():
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{name} holds NaN or infinity; remove or impute such rows")
 
 
 def _known_noise(noise_var: str | float | Tensor, Y: Tensor) -> Float[Tensor, "n m"] | None:

@@ -5,6 +5,7 @@ read. ``start`` says which fit it belongs to and where its random numbers begin;
 or how far an iteration has come. Vectors are kept whole, so the number of ranks may change in between.
 """
 
+import contextlib
 import copy
 import math
 import os
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from ntkgp._bookmark import Bookmark
 from ntkgp._types import CheckpointWarning
-from ntkgp.archive import State, read, write
+from ntkgp.archive import State, read, sweep, write
 from ntkgp.distributed import Group
 from ntkgp.linalg.space import WHOLE, Space
 from ntkgp.sharded import Split
@@ -137,7 +138,8 @@ class Progress:
             if must:
                 raise _unwritable(self.folder, error) from error
             warnings.warn(
-                f"no checkpoint could be written ({error}); the fit goes on, and {self.folder} holds the one before",
+                f"no checkpoint could be written ({error}); the fit goes on, and {self.folder} holds the one before; free "
+                "space there, or make it writable",
                 CheckpointWarning,
                 stacklevel=2,
             )
@@ -153,7 +155,8 @@ class Progress:
     def forget(self, stage: str) -> None:
         """A stage that is not needed any more."""
         if self.folder is not None and self.writes:
-            self._path(stage).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # left there, it does no harm
+                self._path(stage).unlink(missing_ok=True)
 
     def alone(self) -> "Progress":
         """The same for what each rank does by itself, and reads and writes by itself."""
@@ -180,8 +183,7 @@ class Progress:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for left in self.folder.glob(".*.part"):  # of a write that was killed
-                left.unlink()
+            sweep(self.folder)
         except OSError as error:
             raise _unwritable(self.folder, error) from error
 

@@ -46,7 +46,7 @@ def figure1(
     rank: Annotated[int, typer.Option(help="Eigenvectors kept, K.")] = 5,
     tail: Annotated[int, typer.Option(help="Tail predictors T of our gradient-descent panel.")] = 20,
     width: Annotated[int, typer.Option(help="Width of the hidden layers.")] = 512,
-    seed: Annotated[int, typer.Option(help="Seed of the data and the network.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the data and the network.", min=0, max=2**63 - 1)] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no table.")] = False,
 ) -> None:
     """Reproduce Figure 1 of the paper, with two panels of ours.
@@ -55,13 +55,17 @@ def figure1(
     [bold]ntkgp figure1 --trainer adam --signal 1 --tail 0[/bold].
     """
     options = {key: value for key, value in {"signal": signal, "max_steps": max_steps}.items() if value is not None}
-    chosen: Trainer = {TrainerName.accelerated: AcceleratedGD, TrainerName.adam: Adam}[trainer](**options)
     try:
+        chosen: Trainer = {TrainerName.accelerated: AcceleratedGD, TrainerName.adam: Adam}[trainer](**options)
         settings = figure.Settings(problem=problem, seed=seed, width=width, rank=rank, tail=tail)
         result = figure.compute(settings, chosen, progress=not quiet)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    written = figure.write(result, out)
+    try:
+        written = figure.write(result, out)
+    except OSError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
     if not quiet:
         console = Console()
         console.print(_table(result))

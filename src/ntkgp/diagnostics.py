@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ntkgp import plots
 from ntkgp._checks import check_count
 from ntkgp.evaluation import LEVELS, Evaluation, evaluate
+from ntkgp.pose import open_network
 from ntkgp.posterior import Posterior, Prediction, check_observations
-from ntkgp.problem import open_network
 from ntkgp.tangent.functional import PureNetwork
 from ntkgp.tangent.tangent import Tangent
 

@@ -1,5 +1,7 @@
 """The analytic posterior, equations (1) and (2) of the paper: dense kernel, Cholesky."""
 
+import math
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -8,18 +10,21 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkgp._checks import check_count
-from ntkgp._types import MeanFunction
+from ntkgp._room import roomier
+from ntkgp._types import MeanFunction, NumericalWarning
 from ntkgp.archive import State
 from ntkgp.linalg.growing_cholesky import GrowingCholesky
 from ntkgp.more_data import Data, with_more
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.problem import Problem
 from ntkgp.stored_problem import problem_state, stored_problem
-from ntkgp.tangent.memory import free_bytes, rows_per_chunk
+from ntkgp.tangent.memory import by_halves, free_bytes, out_of_memory, rows_per_chunk
 
+COPIES = 5  # of the kernel between queries and training points: raw, whitened, transposed, solved with, squared
 BLOCK = 128  # points whose kernel is formed together in `joint`: few calls, little thrown away
 COLUMNS = 1024  # functions drawn together
 GOLDEN = 0.6180339887498949  # its multiples visit all points evenly
+OFF, BLUR = 0.1, 0.05  # what rounding may move without a word: the mean, in standard deviations, and the variance, relatively
 TRUSTED = 100  # times the rounding unit: a backward error above it is not that of a stable factorisation
 
 
@@ -49,18 +54,41 @@ class Exact:
         """Factorise K(x, x) + σ²I, once."""
         gram = problem.whitened.gram
         assert gram is not None
+        _check_room(problem, 3)
         matrix = gram()
         matrix.diagonal().add_(1.0)
         cholesky = GrowingCholesky.of(matrix)
         r = problem.whitened_residual
         alpha = cholesky.solve(r.unsqueeze(1)).squeeze(1)
         surprise = matrix @ alpha + cholesky.jitter * alpha - r
+        # Where something was added to the diagonal, a warning has said so, and that is more than rounding.
+        _warn_if_off(surprise, r, 0.0 if cholesky.jitter else float(matrix.diagonal().sum()))
         return ExactPosterior(problem, cholesky, alpha, cholesky.backward_error(surprise, alpha, r))
 
 
-def _check_room(problem: Problem) -> None:
-    """The factor, and once more while it is moved."""
-    needed = 2 * problem.residual.element_size() * len(problem.residual) ** 2
+def _warn_if_off(surprise: Float[Tensor, "some"], r: Float[Tensor, "NC"], trace: float = 0.0) -> None:
+    """Say so when rounding moves the answer by a visible part of its uncertainty.
+
+    With ρ = Ãα − r̃ the mean at x is off by k̃ᵀÃ⁻¹ρ, at most ‖ρ‖ posterior standard deviations, since ‖Ã⁻¹k̃‖² is not above the
+    variance at x; `surprise` are some or all of the entries of ρ. What the rounding of the targets themselves moves is not
+    spoken of. Rounding in Ã acts as more or less noise, by a relative amount of its trace times the rounding unit.
+    """
+    eps = torch.finfo(surprise.dtype).eps
+    off, given = float(surprise.norm()) * math.sqrt(len(r) / len(surprise)), TRUSTED * eps * float(r.norm())
+    blur = trace * eps
+    if off > max(OFF, given) or blur > BLUR:
+        warnings.warn(
+            f"the noise is so small beside the kernel that rounding in {surprise.dtype} may move the mean by some {off:.1g} "
+            f"posterior standard deviations, and the variance by {min(1.0, blur):.0%}; raise noise_var, or use "
+            "method=ntkgp.LowRank(...), which solves in weight space",
+            NumericalWarning,
+            stacklevel=4,
+        )
+
+
+def _check_room(problem: Problem, matrices: int) -> None:
+    """The factor, the matrix or another one beside it, and what the factorisation works in."""
+    needed = matrices * problem.residual.element_size() * len(problem.residual) ** 2
     if needed > (free := free_bytes(problem.network.device)):
         raise ValueError(
             f"the exact posterior of {problem.points} points needs {needed / 2**30:.1f} GiB more, and {free / 2**30:.1f} are "
@@ -117,20 +145,19 @@ class ExactPosterior(Posterior):
         parts = [problem.mean_at(part) + problem.tangent.at(part).matmat(self._weights)[:, 0] for part in x.split(16384)]
         return problem.shaped(torch.cat(parts))
 
+    @out_of_memory("ask about fewer points of x at a time")
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
         """Mean and variance at x, equations (1) and (2); lower = variance = upper.
 
         Cost: M·C·(N·C)² operations; memory of a block of 256 MB beside the training factors.
         """
         problem, x = self.problem, self.problem.checked(x)
-        rows = rows_per_chunk(8 * len(self.alpha) * problem.outputs, budget=256 * 2**20)
+        rows = rows_per_chunk(COPIES * 8 * len(self.alpha) * problem.outputs, budget=256 * 2**20)
         means, variances = [], []
         for part in x.split(rows):
-            jacobian = problem.tangent.at(part)
-            cross = jacobian.kernel(problem.jacobian) / problem.noise_std
-            means.append(problem.mean_at(part) + cross @ self.alpha)
-            explained = self.cholesky.half_solve(cross.T).square().sum(dim=0)
-            variances.append((jacobian.diag() - explained).clamp_min(0))
+            for mean, variance in by_halves(lambda some, part=part: self._predict(part[some]), len(part)):
+                means.append(mean)
+                variances.append(variance)
         variance = problem.shaped(torch.cat(variances))
         noise = problem.noise_at(x, noise_var)
         return Prediction(
@@ -141,6 +168,13 @@ class ExactPosterior(Posterior):
             noise_var=None if noise is None else problem.shaped(noise.flatten()),
         )
 
+    def _predict(self, x: Tensor) -> tuple[Float[Tensor, "MC"], Float[Tensor, "MC"]]:
+        jacobian = self.problem.tangent.at(x)
+        cross = jacobian.kernel(self.problem.jacobian) / self.problem.noise_std
+        explained = self.cholesky.half_solve(cross.T).square().sum(dim=0)
+        return self.problem.mean_at(x) + cross @ self.alpha, (jacobian.diag() - explained).clamp_min(0)
+
+    @out_of_memory("ask about fewer points of x at a time")
     def covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
         """K(x′,x′) − K(x′,x) A⁻¹ K(x,x′). Memory: 2·(M·C)² + 2·M·C·N·C numbers."""
         problem, x = self.problem, self.problem.checked(x)
@@ -149,7 +183,7 @@ class ExactPosterior(Posterior):
         half = self.cholesky.half_solve(cross.T)
         covariance = jacobian.kernel() - half.T @ half
         covariance.diagonal().clamp_min_(0)
-        return covariance.to(problem.user_dtype)
+        return problem.answer(covariance)
 
     def joint(self, x: Float[Tensor, "B q *point"]) -> tuple[Float[Tensor, "B q C"], Float[Tensor, "B qC qC"]]:
         """Mean and joint epistemic covariance of B groups of q points, each group by itself; differentiable in x.
@@ -158,7 +192,7 @@ class ExactPosterior(Posterior):
         of 256 MB and the result, never the (B·q·C)² matrix.
         """
         problem, (q, C) = self.problem, (x.shape[1], self.problem.outputs)
-        points = rows_per_chunk(8 * len(self.alpha) * C, budget=256 * 2**20) if q * C == 1 else BLOCK
+        points = rows_per_chunk(COPIES * 8 * len(self.alpha) * C, budget=256 * 2**20) if q * C == 1 else BLOCK
         means, covariances = [], []
         for part in x.split(max(1, points // q)):
             flat = problem.checked(part.flatten(0, 1))
@@ -176,6 +210,7 @@ class ExactPosterior(Posterior):
         mean = torch.cat(means).unflatten(0, (len(x), q, C))
         return mean.to(problem.user_dtype), torch.cat(covariances).to(problem.user_dtype)
 
+    @out_of_memory("draw fewer functions at a time, count")
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
         """Exact draws. Cost: 4·N·C·P operations and a solve with the factor a draw; memory (P + N·C)·count numbers."""
         check_count(count, "count", 1)
@@ -206,7 +241,7 @@ class ExactPosterior(Posterior):
         ValueError says when the factor no longer fits in memory, where :class:`LowRank` goes on.
         """
         whole, new = with_more(self.problem, x, y, noise_var)
-        _check_room(whole)
+        _check_room(whole, 2)
         cross = new.jacobian.kernel(self.problem.jacobian) / (new.noise_std.unsqueeze(1) * self.problem.noise_std)
         assert new.whitened.gram is not None
         block = new.whitened.gram()
@@ -225,9 +260,11 @@ class ExactPosterior(Posterior):
             old = whole.tangent.at(whole.x[turn : turn + 1]).kernel(whole.jacobian) / whole.noise_std
             old = old @ alpha / whole.noise_std[rows[: len(old)]] + alpha[rows[: len(old)]]
             product = torch.cat([old, cross @ alpha[: len(self.alpha)] + block @ alpha[len(self.alpha) :]])
-        error = cholesky.backward_error(product + cholesky.jitter * alpha[rows] - r[rows], alpha, r)
+        surprise = product + cholesky.jitter * alpha[rows] - r[rows]
+        error = cholesky.backward_error(surprise, alpha, r)
         if not error <= TRUSTED * torch.finfo(alpha.dtype).eps:
             return self._anew(whole)
+        _warn_if_off(surprise, r)
         return ExactPosterior(whole, cholesky, alpha, error, self.refactored)
 
     def _anew(self, problem: Problem) -> "ExactPosterior":
@@ -236,7 +273,8 @@ class ExactPosterior(Posterior):
     def state(self) -> State:
         """All that the posterior is made of, less the network."""
         cholesky = self.cholesky
-        rows = {"left": cholesky.rows[0], "corner": cholesky.rows[1].tril()} if cholesky.count else {}
+        left, corner = cholesky.rows
+        rows = {"left": left, "corner": corner.tril(), "room": cholesky.room.size} if cholesky.count else {}
         return problem_state(self.problem) | State.of(
             factor=cholesky.base, **rows, later=cholesky.count, largest=cholesky.largest, jitter=cholesky.jitter,
             alpha=self.alpha, backward_error=self.backward_error, refactored=self.refactored,
@@ -253,6 +291,9 @@ class ExactPosterior(Posterior):
         cholesky = GrowingCholesky.whole(base, state.fact("largest", float), state.fact("jitter", float))
         if later:
             left, corner = state.tensor("left", "R B", dtype), state.tensor("corner", "R R", dtype)
-            cholesky = replace(cholesky, left=left, corner=corner, count=later)
+            size = state.fact("room", int)
+            if not later <= size <= roomier(later):
+                raise ValueError(f"'room' must be from {later} to {roomier(later)} rows, got {size}")
+            cholesky = cholesky.with_rows(left, corner, size)
         alpha = state.tensor("alpha", "NC", dtype)
         return cls(problem, cholesky, alpha, state.fact("backward_error", float), state.fact("refactored", int))

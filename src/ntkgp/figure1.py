@@ -17,8 +17,9 @@ from ntkgp.covariance import CovarianceEstimate, CovarianceParts, PaperCovarianc
 from ntkgp.linalg.svd import DenseSVD
 from ntkgp.networks import TrigonometricInputs, mlp
 from ntkgp.plots import posterior_1d
+from ntkgp.pose import pose
 from ntkgp.predictors import Predictors, analytic_predictors, train_predictors
-from ntkgp.problem import Problem, pose
+from ntkgp.problem import Problem
 from ntkgp.training import AcceleratedGD, Trainer
 from ntkgp.training_task import TrainedWeights
 

@@ -51,3 +51,6 @@ def load(path: str | os.PathLike[str], module: nn.Module, *, prior_mean: MeanFun
         return KINDS[kind].from_state(state, module, prior_mean)
     except ValueError as error:
         raise ValueError(f"cannot load {path}: {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+        # The bytes are what their sha256 says, but nobody's save wrote them.
+        raise ValueError(f"cannot load {path}: its content makes no sense ({type(error).__name__}: {error})") from error

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ntkgp._checks import check_module
+from ntkgp._checks import check_generator, check_module
 from ntkgp._types import MeanFunction
 from ntkgp.batches import Batches
 from ntkgp.checkpoint import Checkpoint
@@ -17,8 +17,8 @@ from ntkgp.distributed import Group
 from ntkgp.exact import Exact
 from ntkgp.fingerprint import dtypes_of, fingerprint
 from ntkgp.lowrank import LowRank
+from ntkgp.pose import pose
 from ntkgp.posterior import Posterior
-from ntkgp.problem import pose
 from ntkgp.sharded import differs, gathered
 from ntkgp.trained import TrainedNetworks
 
@@ -77,6 +77,7 @@ def fit(
     checkpoint = Checkpoint(checkpoint) if checkpoint is not None and not isinstance(checkpoint, Checkpoint) else checkpoint
     with contextlib.nullcontext() if group is None else group.together(), _resumable(checkpoint):
         check_module(module)
+        check_generator(generator)
         data = as_data(module, x, y)
         method = choose_method(module, data, y, group) if method is None else method
         if not isinstance(method, Method):

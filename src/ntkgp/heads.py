@@ -39,16 +39,22 @@ def grow_until_tight(
 ) -> tuple[Head, float]:
     """A head whose bracket is as tight as asked for, from one that is there or from none; and the width reached."""
     points = problem.checked(points)
-    limit = min(max_rank, *problem.shape)
+    limit, taken_over = min(max_rank, *problem.shape), head is not None
     with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
+        if head is None:
+            head = grow(problem, None, min(START, limit), svd, side, generator, bar, kept)
         while True:
-            if head is None:
-                head = grow(problem, None, min(START, limit), svd, side, generator, bar, kept)
             width = bracket_width(problem, head, points)
             bar.set_postfix(rank=head.rank, bracket=f"{width:.1e}")
-            if head.rank >= limit or problem.space.agreed(width <= rtol):
+            if problem.space.agreed(width <= rtol):
                 break
-            head = grow(problem, head, min(2 * head.rank, limit), svd, side, generator, bar, kept)
+            if head.rank < limit:
+                head = grow(problem, head, min(2 * head.rank, limit), svd, side, generator, bar, kept)
+            elif taken_over and limit == min(problem.shape):
+                # The head of an update has no place left, and some of its directions never mattered: all of them anew.
+                head, taken_over = grow(problem, None, limit, svd, side, generator, bar, kept), False
+            else:
+                break
     if width > rtol:
         warnings.warn(
             f"the bracket is {width:.2g} wide (relative) at rank {head.rank}, not {rtol:.2g}; raise max_rank, or noise_var",
@@ -100,9 +106,7 @@ def grow(
         operator = Operator((parameters, parameters), rest_of_normal, rest_of_normal, dtype, device, space=space)
         with _tensor_cores():
             new = svd.subspace(operator, extra, generator, bookmark).double()
-    for _ in range(2):
-        new = space.orthonormal(new - v @ space.gram(v, new))
-    new = new[:, : min(rows, parameters) - v.shape[1]]
+    new = space.beside(v, new)[:, : min(rows, parameters) - v.shape[1]]
     basis, images = torch.cat([v, new], dim=1), torch.cat([image, problem.normal(new)], dim=1)
     found = Head.of(problem.normal, basis, images, problem.trace, rank, space, parameters)
     if kept is not None:
@@ -144,11 +148,12 @@ def choose_side(problem: Problem, columns: int, solved: int) -> str:
 
 
 def bracket_width(problem: Problem, head: Head, points: Tensor) -> float:
-    """The widest (upper − lower)/upper at some points."""
+    """The widest (upper − lower)/upper at some points; where the network is dead both are 0, and so is that."""
     jacobian = problem.tangent.at(points)
     prior = jacobian.diag().double()
     upper = prior - problem.features(jacobian, head.explained()).square().sum(dim=1)
-    return float((1 - head.lower(problem.features(jacobian, head.v), prior) / upper.clamp_min(1e-300)).max())
+    lower = head.lower(problem.features(jacobian, head.v), prior)
+    return float(torch.where(upper > 0, 1 - lower / upper, 0.0).max())
 
 
 @contextlib.contextmanager

@@ -3,8 +3,8 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ntkgp._checks import check_inputs
-from ntkgp.problem import open_network
+from ntkgp._checks import check_finite, check_inputs
+from ntkgp.pose import open_network
 from ntkgp.tangent.tangent import Tangent
 
 
@@ -27,12 +27,13 @@ def kernel(module: nn.Module, x1: Tensor, x2: Tensor | None = None) -> Float[Ten
     """
     network, outputs = open_network(module, x1)
     tangent = Tangent(network, x1, outputs)
-    if x2 is None:
-        return tangent.at(x1).kernel()
-    check_inputs(x2, module, "x2")
-    if x2.shape[1:] != x1.shape[1:]:
-        raise ValueError(f"x2 must have shape (M, {', '.join(map(str, x1.shape[1:]))}) as x1, got {tuple(x2.shape)}")
-    return tangent.at(x1).kernel(tangent.at(x2))
+    if x2 is not None:
+        check_inputs(x2, module, "x2")
+        if x2.shape[1:] != x1.shape[1:]:
+            raise ValueError(f"x2 must have shape (M, {', '.join(map(str, x1.shape[1:]))}) as x1, got {tuple(x2.shape)}")
+    found = tangent.at(x1).kernel(None if x2 is None else tangent.at(x2))
+    check_finite(found, outputs, f"the kernel (in {network.dtype})", "x1")
+    return found
 
 
 def kernel_diag(module: nn.Module, x: Tensor) -> Float[Tensor, "NC"]:
@@ -48,4 +49,6 @@ def kernel_diag(module: nn.Module, x: Tensor) -> Float[Tensor, "NC"]:
         True
     """
     network, outputs = open_network(module, x)
-    return Tangent(network, x, outputs).at(x).diag()
+    found = Tangent(network, x, outputs).at(x).diag()
+    check_finite(found, outputs, f"the kernel (in {network.dtype})")
+    return found

@@ -1,7 +1,6 @@
 """The matrix-free posterior of the linearised network: a head from a partial SVD, the rest by conjugate gradients."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -10,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from ntkgp._checks import check_count, check_rank
+from ntkgp._checks import check_count, check_positive, check_rank
 from ntkgp._types import MeanFunction
 from ntkgp.archive import State
 from ntkgp.checkpoint import Checkpoint, Progress
@@ -23,8 +22,9 @@ from ntkgp.more_data import Data, with_more
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.problem import Problem
 from ntkgp.sharded import Split, replicated
-from ntkgp.stored_problem import problem_state, stored_problem
-from ntkgp.tangent.memory import free_bytes, rows_per_chunk
+from ntkgp.stored_problem import problem_state, stored_head, stored_problem
+from ntkgp.tangent.memory import by_halves, out_of_memory, rows_per_chunk
+from ntkgp.weight_space import must_split, right_hand_sides, rough, warn_if_rounded
 
 TOGETHER = 64  # functions drawn together, or as many more as need less than a gigabyte
 
@@ -74,6 +74,18 @@ class LowRank:
     dtype: torch.dtype | None = None
     side: str | None = None
 
+    def __post_init__(self) -> None:
+        if (self.rank is None) == (self.rtol is None):
+            raise ValueError(f"give LowRank either a rank or an rtol, got rank={self.rank}, rtol={self.rtol}")
+        if self.rank is not None:
+            check_count(self.rank, "rank", 1)
+        check_positive("LowRank", rtol=self.rtol)
+        check_count(self.tail, "tail", 0)
+        check_count(self.max_rank, "max_rank", 1)
+        if self.side not in (None, "weights", "kernel", "matrix"):
+            raise ValueError(f"side must be None, 'weights', 'kernel' or 'matrix', got {self.side!r}")
+
+    @out_of_memory("lower rank (or max_rank) and tail of LowRank")
     def fit(
         self,
         problem: Problem,
@@ -84,9 +96,9 @@ class LowRank:
         """Find the head, solve for the mean and the tail."""
         clock = _Clock(problem.network.device)
         self._check(problem)
-        if _must_split(problem, self.rank or self.max_rank):
+        if must_split(problem, self.rank or self.max_rank):
             problem = problem.split()
-        _ = problem.products  # the first look at J(x) computes its factors
+        _ = problem.prior_variance  # the first look at J(x) computes its factors: finite, or it says where not
         clock("factors")
         group = None if problem.shard is None else problem.shard.group
         identity = {} if checkpoint is None else problem.identity | {"method": repr(self)}
@@ -108,24 +120,20 @@ class LowRank:
             head, width = self._until_tight(work, None, side, generator, show, kept)
         clock("head")
         z = problem.weights_normal(self.tail, generator).double()
-        sides = _right_hand_sides(work, z, generator)
+        sides = right_hand_sides(work, z, generator)
         solution = self.solver.solve(
-            work.normal, sides, head.precondition, rough=_rough(work), progress=show, space=problem.space,
+            work.normal, sides, head.precondition, rough=rough(work), progress=show, space=problem.space,
             bookmark=kept.bookmark("solve"),
         )  # fmt: skip
         clock("solve")
+        warn_if_rounded(problem, solution)
         return LowRankPosterior(
             problem, self, head, head.explained(), z, sides, solution, head.slack, side, width, clock.seconds
         )
 
     def _check(self, problem: Problem) -> None:
-        if (self.rank is None) == (self.rtol is None):
-            raise ValueError(f"give LowRank either a rank or an rtol, got rank={self.rank}, rtol={self.rtol}")
-        check_count(self.tail, "tail", 0)
         if self.rank is not None:
             check_rank(self.rank, problem.points * problem.outputs, problem.tangent.space.size)
-        if self.side not in (None, "weights", "kernel", "matrix"):
-            raise ValueError(f"side must be None, 'weights', 'kernel' or 'matrix', got {self.side!r}")
         if self.side == "kernel" and problem.shard is not None:
             raise ValueError("side must be None, 'weights' or 'matrix' with a group, whose points have no kernel in one place")
 
@@ -142,33 +150,6 @@ class LowRank:
         points = problem.sample_points(512, generator) if self.points is None else self.points
         head = kept_head(kept, problem.space) if head is None else head
         return grow_until_tight(problem, head, self.rtol, points, self.max_rank, self.svd, side, generator, progress, kept)
-
-
-def _must_split(problem: Problem, columns: int) -> bool:
-    """Whether vectors over the weights are too many for each rank to hold all of them; some six of a head's size are."""
-    if problem.shard is None:
-        return False
-    group, device = problem.shard.group, problem.network.device
-    room = free_bytes(device) // 2 if group.memory is None else group.memory
-    rank = min(columns, problem.points * problem.outputs, problem.tangent.space.size)
-    return group.any(6 * 8 * rank * problem.tangent.space.size > room) and group.size > 1
-
-
-def _rough(problem: Problem) -> Callable[[Tensor], Tensor] | None:
-    """G v in float32, where the factors are float32 anyway: faster, and the solver checks itself in float64."""
-    if problem.network.dtype != torch.float32 or problem.matrix is not None:
-        return None
-    return lambda v: problem.normal(v.float()).double()
-
-
-def _right_hand_sides(problem: Problem, z: Float[Tensor, "P T"], generator: torch.Generator | None) -> Float[Tensor, "P 1+T"]:
-    """J̃ᵀ r̃, and J̃ᵀ(J̃z + ε) for each standard normal z and a standard normal ε."""
-    operator, r = problem.whitened, problem.whitened_residual.double()
-    noise = problem.rows_normal(z.shape[1], generator).double()
-    sides = operator.rmatmat(torch.cat([r.unsqueeze(1), noise], dim=1))
-    if z.shape[1]:
-        sides[:, 1:] += problem.normal(z)
-    return sides
 
 
 class _Clock:
@@ -229,6 +210,7 @@ class LowRankPosterior(Posterior):
                  for part in x.split(len(x) if problem.space.spread else 16384)]  # fmt: skip
         return problem.shaped(torch.cat(parts))
 
+    @out_of_memory("ask about fewer points of x at a time")
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
         """Mean, variance and bracket by products with J(x).
 
@@ -236,7 +218,11 @@ class LowRankPosterior(Posterior):
         """
         problem, x = self.problem, self.problem.checked(x)
         # Vectors that are split are gathered once for all points, so that every rank does so equally often.
-        parts = [self._predict(part) for part in x.split(len(x) if problem.space.spread else 16384)]
+        if problem.space.spread:
+            parts = [self._predict(x)]
+        else:
+            parts = [found for part in x.split(16384)
+                     for found in by_halves(lambda some, part=part: self._predict(part[some]), len(part))]  # fmt: skip
         mean, variance, lower, upper = (problem.shaped(torch.cat(column)) for column in zip(*parts, strict=True))
         noise = problem.noise_at(x, noise_var)
         return Prediction(mean, variance, lower, upper, None if noise is None else problem.shaped(noise.flatten()))
@@ -253,14 +239,15 @@ class LowRankPosterior(Posterior):
         mean = self.problem.mean_at(x).double() + both[:, 0]
         return mean, torch.clamp(variance, lower, upper), lower, upper
 
+    @out_of_memory("ask about fewer points of x at a time")
     def covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
         """The joint upper bound less the tail's estimate, its negative part removed. Memory: 3·(M·C)² + M·C·(K + T) numbers."""
         jacobian = self.problem.tangent.at(self.problem.checked(x))
         known = torch.cat([self.explained, self.tail / max(self.tail.shape[1], 1) ** 0.5], dim=1)
         known = self.problem.features(jacobian, known)
-        values, vectors = torch.linalg.eigh(jacobian.kernel().double() - known @ known.T)
-        return (vectors * values.clamp_min(0) @ vectors.T).to(self.problem.user_dtype)
+        return self.problem.positive(jacobian.kernel().double() - known @ known.T)
 
+    @out_of_memory("draw fewer functions at a time, count")
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
         """Draws by one more solve: exact to the solver's tolerance, with the covariance of the Gaussian process itself.
 
@@ -277,7 +264,7 @@ class LowRankPosterior(Posterior):
         columns = max(TOGETHER, rows_per_chunk(6 * 8 * problem.tangent.space.size, budget=2**30))
         for z, e in zip(weights.split(columns, dim=1), noise.split(columns, dim=1), strict=True):
             c = problem.whitened.rmatmat(r - e.double()) - problem.normal(z)
-            z += solver.solve(problem.normal, c, self.head.precondition, rough=_rough(problem), space=problem.space).x
+            z += solver.solve(problem.normal, c, self.head.precondition, rough=rough(problem), space=problem.space).x
         return FunctionSample(problem, weights)
 
     def update(
@@ -318,9 +305,9 @@ class LowRankPosterior(Posterior):
             head, width = method._until_tight(whole, head, "weights", generator, progress, nowhere)
             found = head.slack
         clock("head")
-        sides = self.sides + _right_hand_sides(new, self.z, generator)
+        sides = self.sides + right_hand_sides(new, self.z, generator)
         solution = method.solver.solve(
-            whole.normal, sides, head.precondition, start=self.solution.x, rough=_rough(whole), progress=progress
+            whole.normal, sides, head.precondition, start=self.solution.x, rough=rough(whole), progress=progress
         )
         clock("solve")
         return LowRankPosterior(
@@ -370,7 +357,7 @@ class LowRankPosterior(Posterior):
         return cls(
             problem=problem,
             method=method,
-            head=state.build(Head, "head", double, v="P K", image="P K", values="K"),
+            head=stored_head(state, "head"),
             explained=state.tensor("explained", "P L", double),
             sides=state.tensor("sides", "P 1+T", double),
             z=z,

@@ -6,9 +6,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ntkgp._checks import check_noise, check_targets
+from ntkgp._checks import check_noise, check_sizes, check_targets
 from ntkgp.batches import Batches
-from ntkgp.problem import Problem, residual_of
+from ntkgp.prior_mean import residual_of
+from ntkgp.problem import Problem
 
 Data = Tensor | Iterable[tuple[Tensor, Tensor]]
 
@@ -28,15 +29,19 @@ def with_more(problem: Problem, x: Data, y: Tensor | None, noise_var: float | Te
             f"not known; pass a number, or a tensor of shape ({len(x)},), (1, {C}) or ({len(x)}, {C})"
         )
     noise = check_noise(noise_var, (len(x), C)).to(problem.network.device)
+    residual = residual_of(problem.prior_mean, x, y, C, problem.network.dtype)
+    noise_std = noise.sqrt().to(problem.network.dtype)
+    check_sizes(residual, noise_std.flatten())
     same = problem.common_noise is not None and bool((noise == problem.common_noise).all())
     new = replace(
         problem,
         x=x.to(problem.x.dtype, copy=True),  # what the user does to x later must not reach the posterior
-        residual=residual_of(problem.prior_mean, x, y, C, problem.network.dtype),
-        noise_std=noise.to(problem.network.dtype).sqrt().flatten(),
+        residual=residual,
+        noise_std=noise_std.flatten(),
         common_noise=problem.common_noise if same else None,
         batches=None, parts=(), known_jacobian=None, matrix=None,
     )  # fmt: skip
+    _ = new.prior_variance  # finite, or it says where not
     batches = problem.batches
     whole = replace(
         new,

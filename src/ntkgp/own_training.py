@@ -11,8 +11,8 @@ from ntkgp._checks import prior_scales
 from ntkgp._types import MeanFunction
 from ntkgp.covariance import CovarianceEstimate, CovariancePlan, TightCovariance, plan_covariance
 from ntkgp.linalg.svd import DenseSVD, SVDMethod
+from ntkgp.pose import pose
 from ntkgp.predictors import NetworkPredictors
-from ntkgp.problem import pose
 from ntkgp.trained import TrainedPosterior
 from ntkgp.training_task import Copies, TrainedWeights
 

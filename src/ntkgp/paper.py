@@ -14,8 +14,9 @@ from ntkgp._checks import check_rank
 from ntkgp._types import MeanFunction
 from ntkgp.covariance import CovarianceEstimate, CovariancePlan, TightCovariance, plan_covariance
 from ntkgp.linalg.svd import DenseSVD, Lanczos, PartialSVD, SVDMethod
+from ntkgp.pose import pose
 from ntkgp.predictors import Predictors, train_predictors
-from ntkgp.problem import Problem, pose
+from ntkgp.problem import Problem
 from ntkgp.training import AcceleratedGD, Trainer
 
 
@@ -159,4 +160,4 @@ def query_posterior_covariance(trained: TrainedCovariance, x: Tensor) -> Float[T
     problem = trained.plan.problem
     x = problem.checked(x)
     parts = trained.plan.parts(trained.predictors(x).to(trained.plan.svd.s.dtype))
-    return (problem.tangent.at(x).kernel() - parts.explained()).to(problem.user_dtype)
+    return problem.answer(problem.tangent.at(x).kernel() - parts.explained())

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ntkgp._types import MeanFunction
 from ntkgp.archive import State, write
 from ntkgp.more_data import Data
+from ntkgp.predictors import Predictors
 from ntkgp.problem import Problem
 
 
@@ -98,7 +99,9 @@ def check_observations(y: Tensor, mean: Tensor) -> None:
 
 @dataclass(frozen=True)
 class FunctionSample:
-    """S functions drawn from a posterior: fixed weights of the linearised network, evaluable anywhere, again and again.
+    """S functions drawn from a posterior, evaluable anywhere, again and again.
+
+    Each is fixed weights of the linearised network; those of ``sample_networks`` have a trained copy of it beside them.
 
     Call it on M points for values of shape (S, M) or (S, M, C); differentiable in them. A function has the same value at a
     point whatever the other points of the call, to rounding. Cost: 2·M·C·P·S operations; memory P·S numbers for the
@@ -116,19 +119,22 @@ class FunctionSample:
     problem: Problem
     weights: Float[Tensor, "P S"]
     centre: Callable[[Tensor], Float[Tensor, "MC"]] | None = None  # a mean of its own, where the weights have none
+    networks: Predictors | None = None  # a trained copy for each function, where the weights are drawn from the prior alone
 
     def __call__(self, x: Tensor) -> Tensor:
         """The values of all S functions at x."""
         problem, x = self.problem, self.problem.checked(x)
         mean = problem.mean_at(x) if self.centre is None else problem.mean_at(x) + self.centre(x)
         values = mean.unsqueeze(1) + problem.features(problem.tangent.at(x), self.weights)
-        values = values.T.unflatten(1, (-1, problem.outputs)).to(problem.user_dtype)
+        values = values if self.networks is None else values + self.networks(x).to(values.dtype)
+        values = problem.answer(values).T.unflatten(1, (-1, problem.outputs))
         return values.squeeze(2) if problem.vector_output else values
 
     def __getitem__(self, which: int | slice) -> "FunctionSample":
         """Some of the functions: ``f[3]`` is a sample of one, ``f[:8]`` one of eight."""
         which = slice(which, which + 1 or None) if isinstance(which, int) else which
-        return replace(self, weights=self.weights[:, which])
+        networks = None if self.networks is None else self.networks[which]
+        return replace(self, weights=self.weights[:, which], networks=networks)
 
 
 class Posterior(ABC):

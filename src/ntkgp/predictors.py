@@ -11,7 +11,7 @@ from torch import Tensor
 from ntkgp._bookmark import NOWHERE, Bookmark
 from ntkgp.linalg.svd import PartialSVD
 from ntkgp.problem import Problem
-from ntkgp.tangent.memory import rows_per_chunk
+from ntkgp.tangent.memory import by_halves, rows_per_chunk
 from ntkgp.tangent.tangent import Tangent
 from ntkgp.training import Trainer
 from ntkgp.training_task import Copies, Metric, TrainedWeights, TrainingTask
@@ -25,8 +25,8 @@ class Predictors(ABC):
         """M t at the points x, a column per target."""
 
     @abstractmethod
-    def only(self, count: int) -> "Predictors":
-        """The first `count` of them."""
+    def __getitem__(self, which: slice) -> "Predictors":
+        """Some of them."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class LinearPredictors(Predictors):
         """M t at the points x, a column per target."""
         return torch.cat([self.tangent.at(part).matmat(self.weights) for part in x.split(8192)])
 
-    def only(self, count: int) -> "LinearPredictors":
-        """The first `count` of them."""
-        return LinearPredictors(self.tangent, self.weights[:, :count])
+    def __getitem__(self, which: slice) -> "LinearPredictors":
+        """Some of them."""
+        return LinearPredictors(self.tangent, self.weights[:, which])
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,19 @@ class NetworkPredictors(Predictors):
         network, deltas = self.copies.network, self.trained.deltas
         widest = max(p.numel() ** 0.5 for p in network.anchor.values())
         rows = rows_per_chunk(8 * len(deltas) * widest)
-        parts = [self.copies.change(deltas, part).flatten(1) for part in network.cast(x).split(rows)]
-        return torch.cat(parts, dim=1).T / self.trained.scale
+        parts: list[Tensor] = []
+        for part in network.cast(x).split(rows):
+            parts += by_halves(lambda some, part=part: self.copies.change(deltas, part[some]), len(part))
+        return torch.cat([change.flatten(1) for change in parts], dim=1).T / self.trained.scale
 
-    def only(self, count: int) -> "NetworkPredictors":
-        """The first `count` of them."""
+    def __getitem__(self, which: slice) -> "NetworkPredictors":
+        """Some of them."""
         trained = self.trained
         return NetworkPredictors(
             self.copies,
             TrainedWeights(
-                trained.deltas[:count], trained.scale[:count], trained.steps[:count], trained.converged[:count],
-                trained.accuracy[:count], [losses[:count] for losses in trained.losses], trained.seconds,
+                trained.deltas[which], trained.scale[which], trained.steps[which], trained.converged[which],
+                trained.accuracy[which], [losses[which] for losses in trained.losses], trained.seconds,
             ),
         )  # fmt: skip
 
@@ -114,7 +116,7 @@ def training_task(
         targets=targets.T.unflatten(1, (-1, problem.outputs)).to(dtype),
         weights=problem.loss_weights.to(dtype),
         beta=problem.beta,
-        amplitude=math.sqrt(float(problem.jacobian.diag().mean())),
+        amplitude=math.sqrt(float(problem.jacobian.diag().mean())) or 1.0,  # 0 where the network is dead at all points
         metric=Metric(head.v.to(dtype), head.s.to(dtype), head.residuals.to(dtype)),
         roles=roles,
         start=None if start is None else start.to(dtype),

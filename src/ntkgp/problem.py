@@ -3,50 +3,30 @@
 import copy
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from ntkgp._checks import (
+    check_finite,
     check_inputs,
-    check_module,
     check_noise,
-    check_outputs,
-    check_targets,
-    chosen_parameters,
-    prior_scales,
+    check_prior,
 )
 from ntkgp._types import MeanFunction
 from ntkgp.batches import Batches
-from ntkgp.distributed import Group
 from ntkgp.fingerprint import dtypes_of, fingerprint
 from ntkgp.linalg.operator import Operator
 from ntkgp.linalg.space import WHOLE, Space, normal_rows
-from ntkgp.sharded import Shard, ShardedJacobian, Split, differs, opening, replicated
+from ntkgp.prior_mean import evaluate_mean
+from ntkgp.sharded import Shard, ShardedJacobian, Split
 from ntkgp.tangent.functional import PureNetwork
 from ntkgp.tangent.jacobian import Jacobian
 from ntkgp.tangent.tangent import Tangent
-
-
-def network_mean(x: Tensor) -> Tensor:
-    """The network itself, f(x; θ0), as prior mean: pass it to ``fit(..., prior_mean=network_mean)``.
-
-    It stands for "whatever network is being fitted"; outside of ``fit`` it has no network to call.
-
-    Example:
-        >>> import torch, ntkgp
-        >>> net = ntkgp.mlp(1, width=16, generator=torch.Generator().manual_seed(0))
-        >>> x, far = torch.zeros(1, 1), torch.full((1, 1), 3.0)
-        >>> post = ntkgp.fit(net, x, net(x)[:, 0].detach(), noise_var=0.1, prior_mean=ntkgp.network_mean)
-        >>> bool((post.predict(far).mean - net(far)[:, 0]).abs().item() < 1e-4)  # no surprise, no change
-        True
-    """
-    raise TypeError("network_mean is a marker: pass it as prior_mean, do not call it")
 
 
 @dataclass(frozen=True)
@@ -134,6 +114,7 @@ class Problem:
     @cached_property
     def whitened(self) -> Operator:
         """J̃ = diag(1/σ) J: with it every observation has noise variance 1."""
+        _ = self.prior_variance  # finite, or it says where not
         std, jacobian = self.noise_std.unsqueeze(1), self.products
         return Operator(
             shape=jacobian.shape,
@@ -151,9 +132,16 @@ class Problem:
         return self.noise_std.double().square().reciprocal()
 
     @cached_property
+    def prior_variance(self) -> Float[Tensor, "NC"]:
+        """The diagonal of J(x) J(x)ᵀ in float64; an error if the network cannot be linearised at some point."""
+        diag = self.products.diag()
+        check_prior(diag, self.noise_std, self.outputs)
+        return diag.double()
+
+    @cached_property
     def trace(self) -> float:
         """The trace of G = J̃ᵀJ̃, the squared Frobenius norm of the whitened Jacobian."""
-        return self._total((self.products.diag().double() * self.precision).sum())
+        return self._total((self.prior_variance * self.precision).sum())
 
     @cached_property
     def kernel(self) -> Float[Tensor, "NC NC"]:
@@ -236,7 +224,7 @@ class Problem:
 
     def mean_at(self, x: Tensor) -> Float[Tensor, "MC"]:
         """m(x), flattened point-major."""
-        return _evaluate_mean(self.prior_mean, x, self.outputs, self.network.dtype).flatten()
+        return evaluate_mean(self.prior_mean, x, self.outputs, self.network.dtype).flatten()
 
     def noise_at(self, x: Tensor, noise_var: float | Tensor | None) -> Tensor | None:
         """The noise variance of new points: the one given, else the common one of the training data, else unknown."""
@@ -245,115 +233,18 @@ class Problem:
 
     def shaped(self, values: Float[Tensor, "MC"]) -> Tensor:
         """As the user's y: (M,) or (M, C), in its dtype."""
-        values = values.unflatten(0, (-1, self.outputs)).to(self.user_dtype)
+        values = self.answer(values).unflatten(0, (-1, self.outputs))
         return values.squeeze(1) if self.vector_output else values
 
+    def positive(self, covariance: Float[Tensor, "MC MC"]) -> Float[Tensor, "MC MC"]:
+        """A symmetric estimate of a covariance less its negative part, as an answer."""
+        check_finite(covariance, self.outputs, f"the covariance (in {covariance.dtype})")
+        values, vectors = torch.linalg.eigh(covariance)
+        return self.answer(vectors * values.clamp_min(0) @ vectors.T)
 
-def pose(
-    module: nn.Module,
-    x: Tensor | Batches,
-    y: Tensor | None,
-    *,
-    noise_var: float | Tensor,
-    prior_mean: MeanFunction | None = None,
-    prior_var: float | Mapping[str, float] = 1.0,
-    dtype: torch.dtype | None = None,
-    parameters: Iterable[str] | None = None,
-    group: Group | None = None,
-) -> Problem:
-    """Check what the user passed and pose it as a :class:`Problem`; y = None poses zero targets (covariance only).
-
-    With a group x and y are those of this rank, of which there may be none.
-    """
-    if group is None:
-        first, kind = next(iter(x))[0] if isinstance(x, Batches) else x, None
-    else:
-        first, kind = opening(group, x, y)
-    network, outputs = open_network(module, first, dtype, parameters)
-    mean = mean_function(prior_mean, network, outputs)
-    if isinstance(x, Batches):
-        like, here, residuals = kind, None, [torch.zeros(0, dtype=network.dtype, device=network.device)]
-        for part_x, part_y in x.checked(network.module, outputs):
-            like, here = (part_y, part_x) if here is None else (like, here)
-            residuals.append(residual_of(mean, part_x, part_y, outputs, network.dtype))
-        here, residual = first[:0] if here is None else here, torch.cat(residuals)
-    else:
-        here, like = x, torch.zeros(len(x), outputs, dtype=network.dtype, device=network.device) if y is None else y
-        if len(x) or group is None:
-            check_inputs(x, network.module)
-            check_targets(like, x, outputs)
-            residual = residual_of(mean, x, like, outputs, network.dtype)
-        else:
-            residual = torch.zeros(0, dtype=network.dtype, device=network.device)
-    if kind is not None:
-        check_targets(kind, first[:0], outputs)
-        like = kind
-    assert like is not None
-    noise = check_noise(noise_var, (len(residual) // outputs, outputs)).to(network.device)
-    common = is_common(noise_var) if group is None else not differs(group, noise_var)
-    return Problem(
-        network=network,
-        tangent=Tangent(network, first, outputs, prior_scales(prior_var, list(network.anchor))),
-        x=here.detach().clone(),  # what the user does to x later must not reach the posterior
-        residual=residual,
-        noise_std=noise.to(network.dtype).sqrt().flatten(),
-        prior_mean=mean,
-        prior_mean_name="zero" if prior_mean is None else "network" if prior_mean is network_mean else "function",
-        common_noise=check_noise(noise_var, (1, outputs)).to(network.device).clone() if common else None,
-        vector_output=like.ndim == 1,
-        user_dtype=like.dtype,
-        module_dtypes=dtypes_of(module),
-        batches=x if isinstance(x, Batches) else None,
-        shard=None if group is None else Shard.of(group, len(residual) // outputs, first),
-        space=WHOLE if group is None else replicated(group),
-    )
-
-
-def residual_of(mean: MeanFunction, x: Tensor, y: Tensor, outputs: int, dtype: torch.dtype) -> Float[Tensor, "NC"]:
-    """The targets less the prior mean, flattened point-major."""
-    return (y.detach().reshape(len(x), outputs).to(dtype) - _evaluate_mean(mean, x.detach(), outputs, dtype)).flatten()
-
-
-def is_common(noise_var: float | Tensor) -> bool:
-    """Whether the noise is the same at every point: a number, or one per output as (1, C)."""
-    return not isinstance(noise_var, Tensor) or noise_var.ndim == 0 or (noise_var.ndim == 2 and len(noise_var) == 1)
-
-
-def open_network(
-    module: nn.Module, x: Tensor, dtype: torch.dtype | None = None, parameters: Iterable[str] | None = None
-) -> tuple[PureNetwork, int]:
-    """The module as a pure function of its (chosen) parameters, checked on the first points, and its number of outputs C."""
-    check_module(module)
-    check_inputs(x, module)
-    network = PureNetwork(module, dtype, None if parameters is None else chosen_parameters(module, parameters))
-    try:
-        outputs = check_outputs(lambda points: network.module(network.cast(points)), network.module, x)
-    except RuntimeError as error:
-        raise ValueError(
-            f"the module cannot be called on x of shape {tuple(x.shape)} and dtype {x.dtype} (it computes in {network.dtype}): "
-            f"{error}"
-        ) from error
-    return network, outputs
-
-
-def mean_function(prior_mean: MeanFunction | None, network: PureNetwork, outputs: int) -> MeanFunction:
-    """What the user passed as prior mean, as a function of x."""
-    if prior_mean is None:
-        return lambda x: torch.zeros(len(x), outputs, device=x.device)
-    if prior_mean is network_mean:
-        return network.initial
-    if callable(prior_mean):
-        return prior_mean
-    raise TypeError(f"prior_mean must be None, network_mean or a function of x, got {prior_mean!r}")
-
-
-def _evaluate_mean(mean: MeanFunction, x: Tensor, outputs: int, dtype: torch.dtype) -> Float[Tensor, "M C"]:
-    # Differentiable in x, and in nothing else: a prior mean that is a module has parameters of its own.
-    with torch.set_grad_enabled(x.requires_grad and torch.is_grad_enabled()):
-        value = mean(x)
-    if not isinstance(value, Tensor) or value.numel() != len(x) * outputs or not value.is_floating_point():
-        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"prior_mean must return a floating tensor of shape ({len(x)}, {outputs}), got {got}")
-    if not bool(torch.isfinite(value.detach()).all()):
-        raise ValueError("prior_mean returned NaN or infinity")
-    return value.reshape(len(x), outputs).to(dtype)
+    def answer(self, values: Float[Tensor, "MC *more"]) -> Float[Tensor, "MC *more"]:
+        """Rows for each output at each query point, in the dtype of y: finite, or an error that says where they are not."""
+        check_finite(values, self.outputs, f"the answer (in {values.dtype})")
+        answer = values.to(self.user_dtype)
+        check_finite(answer, self.outputs, f"the answer in {self.user_dtype}, the dtype of y at the fit,")
+        return answer

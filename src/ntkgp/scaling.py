@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ntkgp._checks import check_scalable
 from ntkgp.distributed import Group
 from ntkgp.posterior import Prediction
 
@@ -31,6 +32,7 @@ class Scaling:
         center, scale = values.mean(dim=0), values.std(dim=0, correction=0)
         # The mean of equal numbers is not always that number to the last digit.
         constant = scale <= 1e-12 * values.abs().amax(dim=0)
+        check_scalable(values, scale)
         return cls(center, torch.where(constant, torch.ones_like(scale), scale))
 
     @classmethod
@@ -57,10 +59,14 @@ class Scaling:
         """A prediction of standardised targets in the units of the raw ones."""
         square = self.scale.square()
         noise = prediction.noise_var
-        return Prediction(
+        raw = Prediction(
             mean=self.center + self.scale * prediction.mean,
             variance=square * prediction.variance,
             lower=square * prediction.lower,
             upper=square * prediction.upper,
             noise_var=None if noise is None else square * noise,
         )
+        if not all(bool(torch.isfinite(part).all()) for part in vars(raw).values() if part is not None):
+            unit = float(self.scale.max())
+            raise ValueError(f"predictions overflow in units of {unit:.1e}; rescale the targets and fit again")
+        return raw

@@ -19,7 +19,8 @@ from ntkgp._types import NumericalWarning
 from ntkgp.files import KINDS
 from ntkgp.scaling import Scaling
 from ntkgp.table import tune_table
-from ntkgp.tune import Tuned, tune
+from ntkgp.tune import tune
+from ntkgp.tuned import Tuned
 
 Array = NDArray[np.float64]
 

@@ -6,11 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ntkgp._checks import check_noise, check_positive, check_sizes
 from ntkgp._types import MeanFunction
 from ntkgp.archive import State
 from ntkgp.batches import Batches
 from ntkgp.fingerprint import check_same, dtypes_of, fingerprint
-from ntkgp.problem import Problem, mean_function, network_mean
+from ntkgp.linalg.head import Head
+from ntkgp.prior_mean import mean_function, network_mean
+from ntkgp.problem import Problem
 from ntkgp.tangent.functional import ParameterSpace, PureNetwork
 from ntkgp.tangent.tangent import Tangent
 
@@ -57,15 +60,18 @@ def stored_problem(state: State, module: nn.Module, prior_mean: MeanFunction | N
     if list(tangent.space.shapes) != list(scales):  # layers that another version or machine knows factors of come first there
         state.orders["P"] = _order(tangent.space, list(scales), network.device)
     noise_differs = state.facts.get("common_noise", "in the tensors") is None
+    residual, noise_std = state.tensor("residual", "NC", network.dtype), state.tensor("noise_std", "NC", network.dtype)
+    check_sizes(residual, noise_std)
+    common = None if noise_differs else state.tensor("common_noise", "1 C", torch.float64)
     problem = Problem(
         network=network,
         tangent=tangent,
         x=x,
-        residual=state.tensor("residual", "NC", network.dtype),
-        noise_std=state.tensor("noise_std", "NC", network.dtype),
+        residual=residual,
+        noise_std=noise_std,
         prior_mean=mean_function(_prior_mean(state, prior_mean), network, outputs),
         prior_mean_name=state.fact("prior_mean", str),
-        common_noise=None if noise_differs else state.tensor("common_noise", "1 C", torch.float64),
+        common_noise=None if common is None else check_noise(common, (1, outputs), "common_noise"),
         vector_output=state.fact("vector_output", bool),
         user_dtype=state.dtype("user_dtype"),
         module_dtypes=dtypes_of(module),
@@ -74,6 +80,18 @@ def stored_problem(state: State, module: nn.Module, prior_mean: MeanFunction | N
     )
     _check_probe(problem, state)
     return problem
+
+
+def stored_head(state: State, name: str) -> Head:
+    """The head again, if it can be one: a bracket of negative numbers would give negative variances."""
+    head = state.build(Head, name, torch.float64, v="P K", image="P K", values="K")
+    if min(head.coupling, head.tail, float(head.values.min())) < 0:
+        raise ValueError(f"{name!r} must hold no negative numbers in its values, coupling and tail")
+    try:
+        head.explained()
+    except torch.linalg.LinAlgError as error:
+        raise ValueError(f"{name!r} holds numbers that no head has: {error}") from error
+    return head
 
 
 def _parts(state: State, points: int) -> tuple[tuple[int, int], ...]:
@@ -91,6 +109,8 @@ def _network(state: State, module: nn.Module) -> PureNetwork:
     known = dict(module.named_parameters())
     if not names or any(name not in known for name in names):
         raise ValueError(f"'prior_std' must name parameters of the module, got {list(names)}")
+    for name, std in names.items():
+        check_positive("the file", **{f"prior_std of {name}": std})
     network = PureNetwork(module, cast, names)
     for path, part in network.module.named_modules():
         part.training = path in training  # the mode it was fitted in; the copy is ours

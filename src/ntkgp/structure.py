@@ -37,12 +37,26 @@ def describe(module: nn.Module) -> Description:
     raise TypeError(f"a {kind} cannot be written as plain data; save its state_dict and rebuild it in code")
 
 
-def rebuild(description: Description) -> nn.Module:
-    """The network of a description, its weights arbitrary; the random state of torch is left alone."""
+def rebuild(description: Description, most: int | None = None) -> nn.Module:
+    """The network of a description, its weights arbitrary; the random state of torch is left alone.
+
+    One that asks for more than `most` numbers is refused before any memory is taken.
+    """
     try:
+        if most is not None and (asked := _numbers(description)) > most:
+            raise ValueError(f"the description of the network asks for {asked} weights, and there are {most}")
         return _rebuild(description)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (ArithmeticError, AttributeError, KeyError, RuntimeError, TypeError) as error:
         raise ValueError(f"the description of the network is damaged: {type(error).__name__} {error}") from error
+
+
+def _numbers(description: Description) -> int:
+    """How many weights and scales the network has."""
+    if "parts" in description:
+        parts = description["parts"]
+        return sum(map(_numbers, parts.values() if isinstance(parts, dict) else parts))
+    inputs, outputs = description.get("in_features", 0), description.get("out_features", 0)
+    return (inputs + bool(description.get("bias"))) * outputs + description.get("features", 0)
 
 
 def _rebuild(description: Description) -> nn.Module:

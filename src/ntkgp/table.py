@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ntkgp._checks import check_count
+from ntkgp._checks import check_count, check_table
 from ntkgp.networks import InputScales, Sine, SumOfNetworks, mlp
-from ntkgp.tune import Tuned, tune
+from ntkgp.tune import tune
+from ntkgp.tuned import Tuned
 from ntkgp.warm_up import WarmUp, warm_up
 
 SMOOTH, LOCAL = 0.7, 14.0  # starting scales of standardised inputs
@@ -76,6 +77,7 @@ def tune_table(
     for name, value in {"width": width, "local_width": local_width, "warm_width": warm_width}.items():
         check_count(value, name, 1)
     check_count(warm_networks, "warm_networks", 0)
+    check_table(x, y)
     inputs, outputs = x.shape[1], y.shape[1] if y.ndim == 2 else 1
     smooth = mlp(inputs, outputs, width=width, activation=nn.SiLU(), output_scale=1.0, generator=generator)
     local = mlp(inputs, outputs, width=local_width, depth=1, activation=Sine(), output_scale=1.0, generator=generator)

@@ -74,7 +74,7 @@ def fit(
     max_rows_tuning: Annotated[int, typer.Option(help="Hyper-parameters are tuned on at most so many rows × targets.")] = 2000,
     steps: Annotated[int, typer.Option(help="Steps of tuning.")] = 100,
     starts: Annotated[int, typer.Option(help="Starts of tuning, of which the best goes on.")] = 3,
-    seed: Annotated[int, typer.Option(help="Seed of all randomness.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all randomness.", min=0, max=2**63 - 1)] = 0,
     device: Device = "cpu",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -104,6 +104,9 @@ def fit(
                    if name not in names]  # fmt: skip
         if unknown:
             raise TableError(f"{table} has no column {unknown[0]!r}; its columns are {', '.join(names)}")
+        twice = [name for name in target if target.count(name) > 1 or name in {*ignored, *noise_columns, group_noise}]
+        if twice:
+            raise TableError(f"column {twice[0]!r} is given as --target twice, or also to be ignored or as noise; name it once")
         kept = [name for name in names if name not in {*ignored} - {group_noise}]
         data = table_ranks.rows(table, kept, drop_missing, ranks)
         used = [name for name in kept if name not in {*target, *noise_columns, *ignored}]
@@ -187,6 +190,8 @@ def evaluate(
     Example: [bold]ntkgp evaluate model test.csv --out report[/bold]
     """
     with _explained() as said:
+        if not 0 < level < 1:
+            raise TableError(f"level must lie between 0 and 1, got {level!r}; 95 % is 0.95")
         fitted = table_folder.load(model, device)
         data, whole = _rows(fitted, table, [*fitted.targets, *fitted.noise.columns], drop_missing)
         found = fitted.predict(data, progress=not quiet)

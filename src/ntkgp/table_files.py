@@ -1,5 +1,9 @@
 """Tables in files: read by polars, checked against the columns a model knows, encoded as numbers."""
 
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +13,16 @@ import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Float
-from polars.exceptions import PolarsError
+from polars.exceptions import PanicException, PolarsError
 from torch import Tensor
 
 NUMBER, BOOLEAN, CATEGORY = "number", "boolean", "category"
 CATEGORIES = 100  # of a column of texts: more are names of rows rather than kinds of them
 NULLS = ["", "NA", "NaN", "nan", "null"]  # what stands for a missing value in CSV
+# A damaged Parquet file may make polars panic, which is no Exception in Python, and would pass every handler.
+UNREADABLE = (PolarsError, OSError, OverflowError, UnicodeError, PanicException)
+# Where its lengths are damaged, polars asks for exabytes, and Rust aborts the process that does not get them.
+TRIAL = "import sys, polars; polars.scan_parquet(sys.argv[1], glob=False, hive_partitioning=False).collect()"
 SHOWN = 5  # rows, categories or columns named in a message
 
 
@@ -83,26 +91,39 @@ def read(path: Path, texts: Sequence[str] = ()) -> pl.LazyFrame:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "table.csv"
         >>> _ = path.write_text("size,colour\n1,red\n2.5,blue\n")
-        >>> read(path).collect_schema()
-        Schema([('size', Float64), ('colour', String)])
+        >>> dict(read(path).collect_schema())
+        {'size': Float64, 'colour': String}
     """
     if not path.is_file():
         raise TableError(f"there is no file {path}")
     kind = path.suffix.lower()
     try:
         if kind in (".parquet", ".pq"):
-            frame = pl.scan_parquet(path)
+            _check_decodes(path)
+            frame = pl.scan_parquet(path, glob=False, hive_partitioning=False)
             frame.collect_schema()
             return frame
         if kind in (".csv", ".tsv"):
             options: dict[str, Any] = {"separator": "\t" if kind == ".tsv" else ",", "infer_schema_length": None}
-            options |= {"null_values": NULLS}
+            options |= {"null_values": NULLS, "glob": False}
             names = pl.scan_csv(path, **options).collect_schema().names()
+            if renamed := [name for name in names if re.sub(r"_duplicated_\d+$", "", name) in set(names) - {name}]:
+                raise TableError(f"{path} has a column {renamed[0].rpartition('_duplicated_')[0]!r} twice; rename one of them")
             overrides = {name: pl.String for name in texts if name in names}
             return pl.scan_csv(path, **options, schema_overrides=overrides)
-    except (PolarsError, OSError) as error:
+    except UNREADABLE as error:
         raise TableError(f"{path} cannot be read as {kind[1:]}: {error}") from error
     raise TableError(f"{path} must end in .csv, .tsv or .parquet, got {kind or 'no ending'}")
+
+
+def _check_decodes(path: Path) -> None:
+    """Decode a Parquet file in a process of its own first: damage can end the process that meets it, past every handler.
+
+    Cost: reading it once more, and the start of an interpreter.
+    """
+    done = subprocess.run([sys.executable, "-c", TRIAL, str(path)], capture_output=True, check=False)
+    if done.returncode < 0:
+        raise TableError(f"{path} is damaged: a process that read it was ended by {signal.Signals(-done.returncode).name}")
 
 
 def files_of(path: Path) -> list[Path]:
@@ -144,7 +165,7 @@ def collect(frame: pl.LazyFrame, names: Sequence[str], path: Path) -> pl.DataFra
         )
     try:
         table = frame.select(names).collect()
-    except PolarsError as error:
+    except UNREADABLE as error:
         raise TableError(f"{path} cannot be read: {error}") from error
     return table
 

@@ -12,7 +12,7 @@ from ntkgp import archive, files
 from ntkgp.archive import State
 from ntkgp.scaling import Scaling
 from ntkgp.structure import describe, rebuild
-from ntkgp.table_files import Column, TableError
+from ntkgp.table_files import BOOLEAN, CATEGORY, NUMBER, Column, TableError
 from ntkgp.table_model import Noise, TableModel
 
 FORMAT, VERSION = "ntkgp table model", 1
@@ -55,27 +55,37 @@ def save(model: TableModel, folder: Path) -> None:
         "fitted": model.fitted,
         "files": {name: _sha256(folder / name) for name in (NETWORK, POSTERIOR)},
     }
-    (folder / FACTS).write_text(json.dumps({"sha256": _signature(facts), **facts}, indent=1) + "\n", encoding="utf-8")
+    archive.check_plain(folder / FACTS)
+    with archive.replacing(folder / FACTS) as temporary:
+        temporary.write_text(json.dumps({"sha256": _signature(facts), **facts}, indent=1) + "\n", encoding="utf-8")
 
 
 def load(folder: Path, device: str = "cpu") -> TableModel:
     """The model that :func:`save` wrote; one that is damaged, or whose files do not belong together, is refused."""
     facts = _read_facts(folder)
+    try:
+        return _model(folder, facts, device)
+    except TableError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        # The bytes are what their sha256 says, but nobody's save wrote them.
+        raise TableError(f"{folder} cannot be loaded: {error}") from error
+
+
+def _model(folder: Path, facts: dict[str, Any], device: str) -> TableModel:
     for name in (NETWORK, POSTERIOR):
+        _check_inside(folder, name)
         if not (folder / name).is_file():
             raise TableError(f"{folder} is not a whole model: {name} is missing; fit it again, or copy all of the folder")
         if _sha256(folder / name) != facts["files"][name]:
             raise TableError(f"{folder / name} is damaged, or belongs to another model than {FACTS}; use another copy")
-    try:
-        module = rebuild(facts["network"]).to(getattr(torch, facts["dtype"]))
-        _, weights = archive.read(folder / NETWORK, torch.device("cpu"))
-        module.load_state_dict(weights.tensors)
-        module = module.to(device)
-        posterior = files.load(folder / POSTERIOR, module)
-    except (ValueError, RuntimeError) as error:
-        raise TableError(f"{folder} cannot be loaded: {error}") from error
+    _, weights = archive.read(folder / NETWORK, torch.device("cpu"))
+    module = rebuild(facts["network"], sum(t.numel() for t in weights.tensors.values())).to(State(facts=facts).dtype("dtype"))
+    module.load_state_dict(weights.tensors)
+    module = module.to(device)
+    posterior = files.load(folder / POSTERIOR, module)
     noise, variances = facts["noise"], facts["noise"]["variances"]
-    return TableModel(
+    model = TableModel(
         columns=tuple(_column(column) for column in facts["columns"]),
         targets=tuple(facts["targets"]),
         ignored=tuple(facts["ignored"]),
@@ -90,17 +100,40 @@ def load(folder: Path, device: str = "cpu") -> TableModel:
         posterior=posterior,
         fitted=facts["fitted"],
     )
+    _check_together(model)
+    return model
+
+
+def _check_together(model: TableModel) -> None:
+    """Columns, units, noise and posterior of one size; variances positive."""
+    problem, C, group, variances = model.posterior.problem, len(model.targets), model.noise.group, model.noise.variances
+    rows = 1 if group is None else len(group.categories) + 1
+    sizes = {
+        "features": (sum(column.width for column in model.columns), len(model.inputs.center), problem.x.shape[1]),
+        "targets": (C, len(model.outputs.center), problem.outputs),
+        "noise": ((rows, C) if variances is not None else C,
+                  tuple(variances.shape) if variances is not None else len(model.noise.columns)),
+    }  # fmt: skip
+    for what, found in sizes.items():
+        if len(set(found)) > 1:
+            raise TableError(f"the parts of the model do not belong together: its {what} have sizes {found}")
+    if variances is not None and not bool((torch.isfinite(variances) & (variances > 0)).all()):
+        raise TableError("the noise variances of the model must be positive and finite")
+    names = [*model.targets, *model.ignored, *model.noise.columns, *(column.name for column in model.columns)]
+    if not all(isinstance(name, str) for name in names) or not isinstance(model.fitted, dict):
+        raise TableError("the names of the columns of the model must be texts")
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:
     path = folder / FACTS
+    _check_inside(folder, FACTS)
     if not path.is_file():
         raise TableError(f"there is no model in {folder}: expected {FACTS} in it, made by ntkgp fit --out {folder}")
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(facts, dict):
             raise ValueError("expected an object")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TableError(f"{path} is damaged: {error}") from error
     if facts.get("format") != FORMAT or facts.get("version") != VERSION:
         raise TableError(
@@ -110,6 +143,12 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     if facts.pop("sha256", None) != _signature(facts):
         raise TableError(f"{path} is damaged: its content is not what its sha256 says; use another copy, or fit again")
     return facts
+
+
+def _check_inside(folder: Path, name: str) -> None:
+    """A model is what lies in its folder: links could lead anywhere."""
+    if (folder / name).is_symlink():
+        raise TableError(f"{folder / name} is a symbolic link, which models may not hold; copy the file it points to")
 
 
 def _signature(facts: dict[str, Any]) -> str:
@@ -129,8 +168,15 @@ def _listed(scaling: Scaling) -> dict[str, list[float]]:
 
 
 def _scaling(lists: dict[str, list[float]]) -> Scaling:
-    return Scaling(*(torch.tensor(lists[name], dtype=torch.float64) for name in ("center", "scale")))
+    center, scale = (torch.tensor(lists[name], dtype=torch.float64) for name in ("center", "scale"))
+    sound = torch.isfinite(center).all() and torch.isfinite(scale).all() and (scale > 0).all()
+    if center.ndim != 1 or center.shape != scale.shape or not sound:
+        raise TableError(f"a scaling must be as many finite centers as positive scales, got {lists!r}")
+    return Scaling(center, scale)
 
 
 def _column(facts: dict[str, Any]) -> Column:
-    return Column(facts["name"], facts["kind"], tuple(facts["categories"]))
+    column = Column(facts["name"], facts["kind"], tuple(facts["categories"]))
+    if column.kind not in (NUMBER, BOOLEAN, CATEGORY) or not all(isinstance(c, str) for c in (column.name, *column.categories)):
+        raise TableError(f"a column must have a name, a kind and categories of texts, got {facts!r}")
+    return column

@@ -12,20 +12,20 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from ntkgp._checks import check_noise
+from ntkgp._checks import check_count, check_noise
 from ntkgp.distributed import Group
 from ntkgp.exact import Exact
 from ntkgp.group_noise import group_noise
 from ntkgp.linalg.cgls import CGLS
 from ntkgp.lowrank import LowRank, LowRankPosterior
 from ntkgp.networks import SumOfNetworks
+from ntkgp.pose import pose
 from ntkgp.posterior import Posterior, Prediction
-from ntkgp.problem import pose
 from ntkgp.scaling import Scaling
 from ntkgp.sharded import rows_of_all
 from ntkgp.table import tune_table
-from ntkgp.table_files import CATEGORY, Column, TableError, encode
-from ntkgp.tune import Tuned
+from ntkgp.table_files import CATEGORY, NUMBER, Column, TableError, encode
+from ntkgp.tuned import Tuned
 
 
 class Size(NamedTuple):
@@ -48,6 +48,7 @@ SMALL, LARGE, LARGEST = (
 )
 PILOT, JUDGES = 50_000, 10_000  # rows of a first fit, and others by which the noise is judged, where there are so many
 ROUNDS = 2  # of group noise given the kernel, and the kernel given group noise
+MOST = 1e150  # values whose squares can still be added up
 ROWS = 16384  # of a table that are predicted at a time
 
 
@@ -77,6 +78,11 @@ class Options:
     seed: int = 0
     device: str = "cpu"
     progress: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("width", "rank", "points", "steps", "starts"):
+            if (value := getattr(self, name)) is not None:
+                check_count(value, name, 1)
 
 
 @dataclass(frozen=True)
@@ -193,6 +199,10 @@ def fit_table(
     rows = len(raw) if ranks is None else int(ranks.total(len(raw)))
     large = rows * len(targets) > DENSE
     features = encode(table, columns)
+    for name in dict.fromkeys([*(column.name for column in columns if column.kind == NUMBER), *targets]):
+        most = float(table[name].cast(pl.Float64).abs().max() or 0.0)  # pyright: ignore[reportArgumentType]
+        if most > MOST:
+            raise TableError(f"column {name!r} holds values of up to {most:.1e}, whose squares overflow; rescale it")
     scaling = Scaling.of if ranks is None else partial(Scaling.of_all, group=ranks)
     inputs, outputs = scaling(features), scaling(raw)
     # Float64 is for the dense factorisation; the low-rank solver refines float32 products by itself.

@@ -25,11 +25,13 @@ from ntkgp.exact import Exact, ExactPosterior
 from ntkgp.linalg.head import Head
 from ntkgp.linalg.svd import DenseSVD, Lanczos, PartialSVD, PowerIteration, RandomizedSVD, SVDMethod
 from ntkgp.more_data import Data, with_more
+from ntkgp.network_samples import draw_networks
 from ntkgp.posterior import FunctionSample, Posterior, Prediction
 from ntkgp.predictors import NetworkPredictors, train_predictors
 from ntkgp.problem import Problem
 from ntkgp.shares import shares_of, train_shares
-from ntkgp.stored_problem import problem_state, stored_problem
+from ntkgp.stored_problem import problem_state, stored_head, stored_problem
+from ntkgp.tangent.memory import by_halves, out_of_memory
 from ntkgp.training import AcceleratedGD, Adam, Trainer
 from ntkgp.training_task import Copies, TrainedWeights
 
@@ -37,6 +39,7 @@ T = TypeVar("T")
 # By their names in files.
 ESTIMATES = {"tight": TightCovariance, "paper": PaperCovariance}
 SVDS: dict[str, type[SVDMethod]] = {kind.__name__: kind for kind in (DenseSVD, PowerIteration, RandomizedSVD, Lanczos)}
+ELSEWHERE = "these networks were trained elsewhere, or by a trainer that files cannot hold, so it is not known how to go on"
 TRAINERS: dict[str, type[Trainer]] = {kind.__name__: kind for kind in (AcceleratedGD, Adam)}
 
 
@@ -45,7 +48,8 @@ class TrainedNetworks:
     """The paper's system: 1 + K + T copies of the network, trained together by gradient descent.
 
     One copy learns y (Algorithm 1), K learn the top left singular vectors of the Jacobian and T learn random targets
-    (Algorithm 2). Cost: the partial SVD and (1 + K + T) trainings; memory (1 + K + T)·6·P numbers while training.
+    (Algorithm 2); its posterior's ``sample_networks`` draws functions by training more. Cost: the partial SVD and (1 + K + T)
+    trainings; memory (1 + K + T)·6·P numbers while training.
 
     Args:
         rank: K.
@@ -73,6 +77,7 @@ class TrainedNetworks:
 
     dtype = torch.float64  # of the SVD and the bracket; the copies train in the trainer's
 
+    @out_of_memory("lower rank and tail of TrainedNetworks, or give it svd=ntkgp.RandomizedSVD()")
     def fit(
         self,
         problem: Problem,
@@ -126,16 +131,19 @@ class TrainedPosterior(Posterior):
     def mean(self, x: Tensor) -> Tensor:
         """The mean by one forward pass of the first trained copy."""
         problem, x = self.problem, self.problem.checked(x)
-        change = self.predictors.only(1)(x)[:, 0].to(self.plan.svd.s.dtype)
+        change = self.predictors[:1](x)[:, 0].to(self.plan.svd.s.dtype)
         return problem.shaped(problem.mean_at(x) + change)
 
+    @out_of_memory("ask about fewer points of x at a time")
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
         """Mean and variance by 1 + K + T forward passes, and K Jacobian products for the bracket.
 
         Training error and Monte-Carlo error cannot move the variance out of the bracket: it is clipped to it.
         """
         problem, x = self.problem, self.problem.checked(x)
-        columns = zip(*[self._predict(part) for part in x.split(16384)], strict=True)
+        parts = [found for part in x.split(16384)
+                 for found in by_halves(lambda some, part=part: self._predict(part[some]), len(part))]  # fmt: skip
+        columns = zip(*parts, strict=True)
         mean, variance, lower, upper = (problem.shaped(torch.cat(column)) for column in columns)
         noise = problem.noise_at(x, noise_var)
         return Prediction(mean, variance, lower, upper, None if noise is None else problem.shaped(noise.flatten()))
@@ -149,10 +157,10 @@ class TrainedPosterior(Posterior):
         variance = torch.clamp(prior - parts.explained_diag(), lower, upper)
         return self.problem.mean_at(x) + mean, variance, lower, upper
 
+    @out_of_memory("ask about fewer points of x at a time")
     def covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
         """The joint covariance: the estimate, less the negative part that training and Monte-Carlo errors may give it."""
-        values, vectors = torch.linalg.eigh(self.raw_covariance(x))
-        return (vectors * values.clamp_min(0) @ vectors.T).to(self.problem.user_dtype)
+        return self.problem.positive(self.raw_covariance(x))
 
     def raw_covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
         """J′J′ᵀ − P W Pᵀ − P′P′ᵀ/T as it comes, as in the paper's Query-Posterior-Covariance."""
@@ -163,6 +171,7 @@ class TrainedPosterior(Posterior):
         values = self.predictors(x).to(self.plan.svd.s.dtype)
         return values[:, 0], self.plan.parts(values[:, 1:])
 
+    @out_of_memory("draw fewer functions at a time, count")
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
         """Draws of the linearised network around the trained mean, with the covariance of the Gaussian process itself.
 
@@ -172,6 +181,40 @@ class TrainedPosterior(Posterior):
         """
         drawn = self._spread.sample(count, generator=generator)
         return replace(drawn, centre=lambda x: self._evaluate(x)[0])
+
+    def sample_networks(
+        self, count: int, *, generator: torch.Generator | None = None, progress: bool = False
+    ) -> FunctionSample:
+        """`count` functions drawn by training as many networks: sample, then optimise.
+
+        A function is m + Jz + the change of a copy of the network that was trained to r − Jz − ε, where z ~ N(0, I) are weights
+        drawn from the prior and ε is fresh noise of the observations. While copies stay near their tangent, as the trainer's
+        ``signal`` makes them, that is a draw from the exact posterior, mean included, whatever the rank. With a trainer that
+        learns targets at their own size (``Adam()``, ``AcceleratedGD(signal=1.0)``) it is the Bayesian deep ensemble of He,
+        Lakshminarayanan & Teh (2020), of networks that may learn features: one anchor for all, the whole prior in Jz.
+
+        Cost: `count` trainings with the trainer of the fit, as one batch; memory `count`·6·P numbers, then `count`·2·P: for
+        very many draws, draw some at a time from the same generator.
+
+        Args:
+            count: how many.
+            generator: source of the draws; the global one when None.
+            progress: show a progress bar.
+
+        Example:
+            >>> import torch, ntkgp
+            >>> g = torch.Generator().manual_seed(0)
+            >>> x = torch.linspace(-1, 1, 8).unsqueeze(1)
+            >>> method, net = ntkgp.TrainedNetworks(rank=4), ntkgp.mlp(1, width=64, generator=g)
+            >>> posterior = ntkgp.fit(net, x, torch.sin(3 * x[:, 0]), noise_var=0.05, method=method)
+            >>> f = posterior.sample_networks(30, generator=g)
+            >>> near, far = f(torch.tensor([[0.0], [5.0]])).std(dim=0)
+            >>> bool(far > near)
+            True
+        """
+        if self.trainer is None:
+            raise ValueError(f"{ELSEWHERE}; call sample, which needs no training, or ntkgp.fit")
+        return draw_networks(self.problem, self.plan.svd, self.trainer, count, generator, progress)
 
     @cached_property
     def _spread(self) -> ExactPosterior:
@@ -196,10 +239,7 @@ class TrainedPosterior(Posterior):
         where little has changed; memory as in :class:`TrainedNetworks`.
         """
         if self.svd_method is None or self.trainer is None:
-            raise ValueError(
-                "these networks were trained elsewhere, or by a trainer that files cannot hold, so it is not known how to go "
-                "on; call ntkgp.plan_training or ntkgp.fit with all data"
-            )
+            raise ValueError(f"{ELSEWHERE}; call ntkgp.plan_training or ntkgp.fit with all data")
         old, (whole, _) = self.plan.problem, with_more(self.plan.problem, x, y, noise_var)
         plan = self.plan.extended(whole, self.svd_method, generator)
         before = torch.cat([old.residual.unsqueeze(1), self.plan.targets], dim=1) / old.noise_std.unsqueeze(1)
@@ -247,12 +287,12 @@ class TrainedPosterior(Posterior):
             scale=state.tensor("scale", "1+K+T", deltas.dtype),
             steps=state.fact("steps", list),
             converged=state.fact("converged", list),
-            accuracy=state.tensor("accuracy", "1+K+T", double).tolist(),
-            losses=state.tensor("losses", "R 1+K+T", double).tolist(),
+            accuracy=state.tensor("accuracy", "1+K+T", double, finite=False).tolist(),
+            losses=state.tensor("losses", "R 1+K+T", double, finite=False).tolist(),
             seconds=state.fact("seconds", float),
         )
         copies = Copies(problem.network.to(deltas.dtype), problem.tangent.space, problem.tangent.scales)
-        bracket = state.build(Head, "bracket", double, v="P K", image="P K", values="K")
+        bracket = stored_head(state, "bracket")
         svd_method, trainer = (
             _rebuilt(state, "svd_method", "svd_kind", SVDS),
             _rebuilt(state, "trainer", "trainer_kind", TRAINERS),

@@ -13,7 +13,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ntkgp._bookmark import NOWHERE, Bookmark
-from ntkgp._checks import check_positive
+from ntkgp._checks import check_count, check_positive
 from ntkgp._types import NumericalWarning
 from ntkgp.training_task import TrainedWeights, TrainingTask, squares
 
@@ -81,7 +81,8 @@ class AcceleratedGD(Trainer):
     dtype: torch.dtype = torch.float64
 
     def __post_init__(self) -> None:
-        check_positive("AcceleratedGD", signal=self.signal, tol=self.tol, max_steps=self.max_steps)
+        check_positive("AcceleratedGD", signal=self.signal, tol=self.tol)
+        check_count(self.max_steps, "max_steps", 1)
 
     def train(self, task: TrainingTask, progress: bool = False, bookmark: Bookmark = NOWHERE) -> TrainedWeights:
         """Train all copies together, from where the bookmark says, to the end."""
@@ -205,7 +206,9 @@ class Adam(Trainer):
 
     def __post_init__(self) -> None:
         rates = {"lr": self.lr, "covariance_lr": self.covariance_lr, "signal": self.signal}
-        check_positive("Adam", **rates, patience=self.patience, max_steps=self.max_steps)
+        check_positive("Adam", **rates)
+        check_count(self.patience, "patience", 1)
+        check_count(self.max_steps, "max_steps", 1)
 
     def train(self, task: TrainingTask, progress: bool = False, bookmark: Bookmark = NOWHERE) -> TrainedWeights:
         """Train all copies together, from where the bookmark says, to the end."""

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from tqdm.auto import tqdm
 
-from ntkgp._checks import check_count, check_inputs, check_module, check_positive, check_targets
+from ntkgp._checks import check_count, check_generator, check_inputs, check_module, check_positive, check_targets
 from ntkgp.networks import SumOfNetworks
-from ntkgp.problem import open_network
+from ntkgp.pose import open_network
 from ntkgp.tune import tune
 
 TrainingLoop = Callable[[nn.Module, Tensor, Tensor, int], None]
@@ -106,6 +106,11 @@ def warm_up(
         raise ValueError("steps must hold at least one candidate, got none")
     for candidate in candidates:
         check_count(candidate, "steps", 0)
+    check_count(batch_size, "batch_size", 1)
+    check_count(points, "points", 1)
+    check_generator(generator)
+    if weight_decay != 0:
+        check_positive("warm_up", weight_decay=weight_decay)
     share = (1.0 if len(modules) == 1 else 0.5) if share is None else share
     check_positive("warm_up", lr=lr, share=share, holdout=holdout)
     if share > 1 or holdout >= 1:

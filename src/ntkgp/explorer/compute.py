@@ -20,7 +20,7 @@ from ntkgp.explorer.state import HIGH, LOW, State
 from ntkgp.linalg.head import Head
 from ntkgp.linalg.operator import Operator
 from ntkgp.linalg.svd import PartialSVD
-from ntkgp.problem import open_network
+from ntkgp.pose import open_network
 from ntkgp.tangent.jacobian import Jacobian
 from ntkgp.tangent.tangent import Tangent
 

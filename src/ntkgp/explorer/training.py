@@ -13,8 +13,8 @@ from ntkgp._types import NumericalWarning
 from ntkgp.covariance import plan_covariance
 from ntkgp.explorer.compute import GRID, Answer, data, network, queries
 from ntkgp.explorer.state import State, StateError
+from ntkgp.pose import pose
 from ntkgp.predictors import NetworkPredictors, training_task
-from ntkgp.problem import pose
 from ntkgp.training import Trainer, TrainingStep
 from ntkgp.training_task import TrainedWeights
 

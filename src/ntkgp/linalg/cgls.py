@@ -15,10 +15,13 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ntkgp._bookmark import NOWHERE, Bookmark
+from ntkgp._checks import check_count, check_positive
 from ntkgp._types import NumericalWarning
 from ntkgp.linalg.space import WHOLE, Space
 
 Product = Callable[[Tensor], Tensor]
+RELATIVE, OFF = 1e-6, 0.05  # of the residual at the start, and in posterior standard deviations
+FINEST = 1e-10  # of that residual: more digits are not in the data
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class CGLS:
 
     Args:
         tol: stop when each preconditioned residual is below tol times that of Δ = 0, checked by a residual computed afresh.
+            None for 1e-6, or less where that could move the mean by 0.05 posterior standard deviations, with very little noise.
         max_iterations: stop anyway; a warning says what was reached.
 
     Example:
@@ -50,8 +54,12 @@ class CGLS:
                 [0.5000]])
     """
 
-    tol: float = 1e-6
+    tol: float | None = None
     max_iterations: int = 2000
+
+    def __post_init__(self) -> None:
+        check_positive("CGLS", tol=self.tol)
+        check_count(self.max_iterations, "max_iterations", 1)
 
     def solve(
         self,
@@ -88,6 +96,7 @@ class CGLS:
         else:
             x, r, p, scale, rz, target, first = (kept[name] for name in ("x", "r", "p", "scale", "rz", "target", "first"))
             iterations = int(kept["iterations"])
+        goal = self._goal(scale)
         bar = tqdm(
             total=self.max_iterations, initial=iterations, disable=not progress, desc="solving", leave=False, mininterval=0.5
         )
@@ -98,10 +107,14 @@ class CGLS:
                 rz = space.dots(r, z).clamp_min(0)
                 norm = space.norms(r)
                 first = norm.clone() if not len(first) else first
-                done = rz.sqrt() <= self.tol * scale
+                done = rz.sqrt() <= goal
                 if space.agreed(bool(done.all())) or iterations >= self.max_iterations:
                     break
-                target = torch.maximum(self.tol * scale / 2, digits * rz.sqrt())
+                if not bool(torch.isfinite(rz).all()):
+                    raise ValueError(
+                        "a residual of the solver is not finite; rescale x, y or noise_var, which overflow in a product"
+                    )
+                target = torch.maximum(goal / 2, digits * rz.sqrt())
                 p = z.clone()
             kept = None
             while iterations < self.max_iterations and space.agreed(bool((rz.sqrt() > target).any())):
@@ -121,14 +134,25 @@ class CGLS:
         accuracy = float((rz.sqrt() / scale).max())
         converged = bool(done.all())
         if not converged:
+            asked = float((goal / scale).min())
             warnings.warn(
-                f"the solver reached a relative accuracy of {accuracy:.1e} after {iterations} iterations, not {self.tol:.1e}; "
+                f"the solver reached a relative accuracy of {accuracy:.1e} after {iterations} iterations, not {asked:.1e}; "
                 "raise max_iterations, or the rank, which preconditions it",
                 NumericalWarning,
                 stacklevel=2,
             )
         ratio = float((norm / first.clamp_min(torch.finfo(c.dtype).tiny)).max())
         return Solution(x, iterations, accuracy, ratio, converged)
+
+    def _goal(self, scale: Float[Tensor, "S"]) -> Float[Tensor, "S"]:
+        """The preconditioned residual of each column to stop at.
+
+        It is the energy norm of the error, as far as the preconditioner is right, which bounds what the mean is off by at any
+        point, in standard deviations of the posterior there.
+        """
+        if self.tol is not None:
+            return self.tol * scale
+        return torch.minimum(RELATIVE * scale, (FINEST * scale).clamp_min(OFF))
 
 
 def _state(

@@ -1,6 +1,6 @@
 """A Cholesky factor that grows by rows: what was computed is neither computed nor copied again."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
@@ -46,6 +46,16 @@ class GrowingCholesky:
     def whole(cls, base: Float[Tensor, "n n"], largest: float, jitter: float) -> "GrowingCholesky":
         """A factor that is there already, in one piece."""
         return cls(base, base.new_empty(0, len(base)), base.new_empty(0, 0), largest, jitter)
+
+    def with_rows(self, left: Float[Tensor, "r n"], corner: Float[Tensor, "r r"], size: int) -> "GrowingCholesky":
+        """A factor in one piece with the rows that came later, in memory of `size` rows.
+
+        With the size that it had they lie as they did, a row as far from the next, and products with them round as they did.
+        """
+        room, count = Room(size), len(left)
+        memory, square = left.new_empty(size, len(self.base)), corner.new_zeros(size, size)
+        memory[:count], square[:count, :count] = left, corner
+        return replace(self, left=memory, corner=square, count=count, room=room)
 
     def __len__(self) -> int:
         return len(self.base) + self.count
@@ -101,10 +111,9 @@ class GrowingCholesky:
             return self.whole(_assembled(self.dense(), rows, corner), largest, self.jitter)
         room, left, square = self.room, self.left, self.corner
         if not room.claim(start, len(rows)):
-            room = Room(roomier(stop))
+            moved = self.with_rows(*self.rows, roomier(stop))
+            room, left, square = moved.room, moved.left, moved.corner
             room.claim(start, len(rows))
-            left, square = left.new_empty(room.size, n), square.new_zeros(room.size, room.size)
-            left[:start], square[:start, :start] = self.rows
         # Past autograd's count of changes: what it has saved are views of other rows, which stay what they were.
         left.data[start:stop] = rows[:, :n]
         square.data[start:stop, :start] = rows[:, n:]

@@ -113,7 +113,7 @@ class Head:
     def precondition(self, r: Float[Tensor, "P S"]) -> Float[Tensor, "P S"]:
         """(G + I)⁻¹ r where the head knows G, and as if its last eigenvalue went on elsewhere (Frangella et al. 2021)."""
         vectors, values = self._nystrom
-        floor = values[0] + 1
+        floor = 1 + values[:1].sum()  # no value at all where the network is dead at all points
         weights = 1 / (values + 1) - 1 / floor
         return r / floor + vectors @ (weights.unsqueeze(1) * self.space.gram(vectors, r))
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ntkgp.linalg.head import Head, Product
 from ntkgp.linalg.operator import Operator
+from ntkgp.linalg.space import WHOLE
 
 AGREE = 1e-9  # relative: how well the image must be that of the basis, beside rounding that adds up over thousands of updates
 
@@ -35,8 +36,7 @@ def with_more_rows(head: Head, rows: Operator, product: Product, trace: float, r
     else:
         mix = torch.eye(count, dtype=v.dtype, device=v.device)
     new = rows.rmatmat(mix)
-    for _ in range(2):
-        new = torch.linalg.qr(new - v @ (v.T @ new)).Q
+    new = WHOLE.beside(v, new)
     basis = torch.cat([v, new], dim=1)
     image = torch.cat([head.image + rows.rmatmat(rows.matmat(v)), product(new)], dim=1)
     if columns < count:
@@ -61,8 +61,7 @@ def refined(head: Head, product: Product, trace: float) -> Head:
     """
     v = torch.linalg.qr(head.v).Q
     image = product(v)
-    new = torch.linalg.qr(image - v @ (v.T @ image)).Q
-    new = torch.linalg.qr(new - v @ (v.T @ new)).Q[:, : len(v) - head.rank]
+    new = WHOLE.beside(v, image)[:, : len(v) - head.rank]
     return Head.of(product, torch.cat([v, new], dim=1), torch.cat([image, product(new)], dim=1), trace, head.rank)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ntkgp._checks import check_generator
 from ntkgp.linalg.space import WHOLE, Space, normal_rows
 
 
@@ -32,4 +33,5 @@ class Operator:
 
     def normal(self, rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
         """Standard normal numbers on the operator's device and in its dtype; a generator may live on the CPU."""
+        check_generator(generator)
         return normal_rows(rows, slice(0, rows), columns, generator, self.dtype, self.device)

@@ -41,6 +41,14 @@ class Space(ABC):
         """The length of each column."""
         return self.dots(a, a).sqrt()
 
+    def beside(self, v: Tensor, new: Tensor) -> Tensor:
+        """Orthonormal columns that are orthogonal to the orthonormal v, and span the new ones with it.
+
+        Where the new ones lie in the span of v already they are any others: QR of what is left of them alone would put axes
+        there, and an axis may lie in v as well.
+        """
+        return self.orthonormal(torch.cat([v, new - v @ self.gram(v, new)], dim=1))[:, v.shape[1] :]
+
 
 @dataclass(frozen=True)
 class Whole(Space):

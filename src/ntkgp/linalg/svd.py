@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkgp._bookmark import NOWHERE, Bookmark
+from ntkgp._checks import check_count, check_positive
 from ntkgp._types import NumericalWarning
 from ntkgp.linalg.operator import Operator
 
@@ -116,6 +117,11 @@ class PowerIteration(SVDMethod):
     max_iterations: int = 1000
     oversample: int = 8
 
+    def __post_init__(self) -> None:
+        check_positive("PowerIteration", tol=self.tol)
+        check_count(self.max_iterations, "max_iterations", 1)
+        check_count(self.oversample, "oversample", 0)
+
     def __call__(self, operator: Operator, rank: int, generator: torch.Generator | None = None) -> PartialSVD:
         """The `rank` largest singular triplets of the operator."""
         n, m = operator.shape
@@ -147,6 +153,11 @@ class RandomizedSVD(SVDMethod):
     power: int = 2
     tol: float | None = 1e-6
     max_iterations: int = 1000
+
+    def __post_init__(self) -> None:
+        check_positive("RandomizedSVD", tol=self.tol)
+        for name, least in {"oversample": 0, "power": 0, "max_iterations": 1}.items():
+            check_count(getattr(self, name), name, least)
 
     def subspace(
         self, symmetric: Operator, rank: int, generator: torch.Generator | None = None, bookmark: Bookmark = NOWHERE
@@ -199,6 +210,12 @@ class Lanczos(SVDMethod):
     tol: float = 1e-6
     block: int | None = None
     max_basis: int | None = None
+
+    def __post_init__(self) -> None:
+        check_positive("Lanczos", tol=self.tol)
+        for name in ("block", "max_basis"):
+            if getattr(self, name) is not None:
+                check_count(getattr(self, name), name, 1)
 
     def __call__(self, operator: Operator, rank: int, generator: torch.Generator | None = None) -> PartialSVD:
         """The `rank` largest singular triplets of the operator."""

@@ -1,16 +1,16 @@
 """Rows of J(x) of any module, by autodiff: forward mode for J v, reverse mode for Jᵀ u, per-sample rows for kernels."""
 
-import threading
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import jacrev, jvp, vjp, vmap
 
+from ntkgp.tangent.fork import ForkLock
 from ntkgp.tangent.functional import ParameterSpace, PureNetwork
+from ntkgp.tangent.memory import ran_out
 
 # torch counts the levels of forward-mode differentiation per process, not per thread: one thread at a time.
-_forward_mode = threading.RLock()
+_forward_mode = ForkLock(order=0)
 
 
 class AutodiffRows:
@@ -38,9 +38,9 @@ class AutodiffRows:
         try:
             with _forward_mode:
                 return vmap(column)(tangents).T.to(v.dtype)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:  # an operation without a forward-mode derivative: by plain autograd from now on
+        except RuntimeError as error:  # an operation without a forward-mode derivative: by plain autograd from now on
+            if ran_out(error):
+                raise
             self.network.transformable = False
             return self.dense().to(v.dtype) @ v.T
 
@@ -60,9 +60,9 @@ class AutodiffRows:
         if self.network.transformable:
             try:
                 return self._batched_rows()
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError:  # an operation without a batching rule: by plain autograd from now on
+            except RuntimeError as error:  # an operation without a batching rule: by plain autograd from now on
+                if ran_out(error):
+                    raise
                 self.network.transformable = False
         return torch.cat([self._row(point, c) for point in self.x for c in range(self.outputs)])
 

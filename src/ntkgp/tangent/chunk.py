@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,6 +12,7 @@ from ntkgp.tangent.autodiff import AutodiffRows
 from ntkgp.tangent.factors import Factor
 from ntkgp.tangent.functional import ParameterSpace
 from ntkgp.tangent.layers import Layer
+from ntkgp.tangent.memory import by_halves
 
 Packed = list[Tensor]  # S vectors: one tensor per factored layer, and a flat one for the other parameters
 
@@ -60,16 +62,24 @@ class Chunk:
     count: int  # n
 
     def matmat(self, v: Packed) -> Float[Tensor, "nC S"]:
-        """J v."""
-        terms = [factor.matmat(part) for factor, part in zip(self.factors, v[:-1], strict=True)]
-        return _sum([*terms, self.others.matmat(v[-1])] if self.others else terms)
+        """J v; fewer points at a time where memory runs out."""
+
+        def product(rows: slice) -> Tensor:
+            piece = self.points(rows)
+            terms = [factor.matmat(part) for factor, part in zip(piece.factors, v[:-1], strict=True)]
+            return _sum([*terms, piece.others.matmat(v[-1])] if piece.others else terms)
+
+        return _joined(by_halves(product, self.count))
 
     def accumulate(self, u: Float[Tensor, "nC S"], out: Packed) -> None:
-        """Add Jᵀ u to `out`."""
-        for factor, part in zip(self.factors, out[:-1], strict=True):
-            factor.accumulate(u, part)
-        if self.others:
-            self.others.accumulate(u, out[-1])
+        """Add Jᵀ u to `out`; fewer points at a time where memory runs out, layer by layer, so that nothing is added twice."""
+        outputs = len(u) // self.count
+        for one, part in zip([*self.factors, *([self.others] if self.others else [])], out, strict=False):
+
+            def product(rows: slice, one: Any = one, part: Tensor = part) -> None:
+                one.points(rows).accumulate(u[outputs * rows.start : outputs * rows.stop], part)
+
+            by_halves(product, self.count)
 
     def dense(self, shapes: list[torch.Size]) -> Packed:
         """The rows of J as packed vectors; `shapes` are those of the packed layers."""
@@ -77,9 +87,14 @@ class Chunk:
         return [*entries, self.others.dense() if self.others else entries[0].new_zeros(len(entries[0]), 0)]
 
     def kernel(self, other: "Chunk") -> Float[Tensor, "nC mC"]:
-        """J(x) J(x′)ᵀ."""
-        terms = [mine.kernel(theirs) for mine, theirs in zip(self.factors, other.factors, strict=True)]
-        return _sum([*terms, self.others.kernel(other.others)] if self.others and other.others else terms)
+        """J(x) J(x′)ᵀ; fewer points at a time where memory runs out."""
+
+        def block(rows: slice) -> Tensor:
+            piece = self if rows == slice(0, self.count) else self.points(rows)
+            terms = [mine.kernel(theirs) for mine, theirs in zip(piece.factors, other.factors, strict=True)]
+            return _sum([*terms, piece.others.kernel(other.others)] if piece.others and other.others else terms)
+
+        return _joined(by_halves(block, self.count))
 
     def diag(self) -> Float[Tensor, "nC"]:
         """The diagonal of J(x) J(x)ᵀ."""
@@ -125,6 +140,10 @@ class Chunk:
     def bytes_per_point(self) -> int:
         """Memory it takes to keep the chunk."""
         return sum(factor.bytes_per_point for factor in self.factors)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _mapped(factor: Factor, change: Callable[[Tensor], Tensor]) -> Factor:

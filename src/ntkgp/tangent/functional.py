@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -12,6 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ntkgp.tangent.fork import ForkLock
+
 
 class _DifferentiableAttention(contextlib.AbstractContextManager[None]):
     """Plain attention kernels: the fused ones have neither a forward-mode derivative nor a batching rule.
@@ -20,7 +21,7 @@ class _DifferentiableAttention(contextlib.AbstractContextManager[None]):
     """
 
     def __init__(self):
-        self.lock, self.inside, self.undo = threading.Lock(), 0, contextlib.ExitStack()
+        self.lock, self.inside, self.undo = ForkLock(order=2), 0, contextlib.ExitStack()
 
     def __enter__(self) -> None:
         with self.lock:
@@ -90,7 +91,7 @@ class PureNetwork:
         self.transformable = not any(isinstance(part, nn.RNNBase) for part in self.module.modules())
         # Rows that training never touches: forward-mode differentiation does not know of them, reverse mode does.
         self.masks = _padding_masks(self.module)
-        self.lock = threading.RLock()  # functional_call swaps tensors inside the copy while it runs
+        self.lock = ForkLock(order=1)  # functional_call swaps tensors inside the copy while it runs
         self.settings: dict[str, Tensor] = {}
 
     def __call__(self, params: Mapping[str, Tensor], x: Tensor) -> Float[Tensor, "N C"]:

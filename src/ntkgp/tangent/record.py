@@ -54,7 +54,8 @@ class LayerFactors:
             if not calls:
                 return {}
             probes = [probe for *_, probe in calls]
-            gradients = [
+            # A network may not use what its layers return, only their weights.
+            gradients = [[torch.zeros_like(probe) for probe in probes]] * outputs if not out.requires_grad else [
                 torch.autograd.grad(out[:, c].sum(), probes, retain_graph=create_graph or c + 1 < outputs,
                                     create_graph=create_graph, materialize_grads=True)
                 for c in range(outputs)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -9,9 +10,9 @@ from torch import Tensor
 from ntkgp.tangent.autodiff import AutodiffRows
 from ntkgp.tangent.chunk import Chunk, Layout
 from ntkgp.tangent.functional import ParameterSpace, PureNetwork
-from ntkgp.tangent.jacobian import Jacobian, working_bytes
+from ntkgp.tangent.jacobian import Jacobian, Source, working_bytes
 from ntkgp.tangent.kept import Kept
-from ntkgp.tangent.memory import free_bytes
+from ntkgp.tangent.memory import by_halves, free_bytes
 from ntkgp.tangent.record import LayerFactors
 
 
@@ -69,8 +70,7 @@ class Tangent:
                 yield kept
                 return
             seen, room = 0, None
-            for x in batches():
-                chunk = self.chunk(self.network.cast(x))
+            for chunk in chain.from_iterable(self._chunks(self.network.cast(x)) for x in batches()):
                 if seen == 0 and self._fits(chunk, points) and chunk.others is None:
                     room = chunk.room_for(points, None)
                 if seen + chunk.count > points:
@@ -93,17 +93,25 @@ class Tangent:
         rows = max(1, min(len(x), working_bytes(x.device) // max(8 * numbers, 1), 65536))
         parts = x.split(rows)
         if len(parts) == 1:
-            return Jacobian(self.layout, [Kept.of(self.chunk(x))], len(x), self.outputs)
+            each = self._chunks(x)
+            sources: list[Source] = [Kept.of(each[0])] if len(each) == 1 else [lambda: iter(each)]
+            return Jacobian(self.layout, sources, len(x), self.outputs)
         sample = self.chunk(x[:1].detach())
         if not self._fits(sample, len(x)):
-            return Jacobian(self.layout, [lambda: map(self.chunk, parts)], len(x), self.outputs)
+            anew = lambda: chain.from_iterable(map(self._chunks, parts))  # noqa: E731
+            return Jacobian(self.layout, [anew], len(x), self.outputs)
         if x.requires_grad:
-            each = [self.chunk(part) for part in parts]
-            return Jacobian(self.layout, [lambda: iter(each)], len(x), self.outputs)
-        room = sample.room_for(len(x), self._others(x))
-        for k, part in enumerate(parts):
-            room.write(k * rows, self.chunk(part))
+            all_of_them = [chunk for part in parts for chunk in self._chunks(part)]
+            return Jacobian(self.layout, [lambda: iter(all_of_them)], len(x), self.outputs)
+        room, start = sample.room_for(len(x), self._others(x)), 0
+        for chunk in chain.from_iterable(map(self._chunks, parts)):
+            room.write(start, chunk)
+            start += chunk.count
         return Jacobian(self.layout, [Kept.of(room)], len(x), self.outputs)
+
+    def _chunks(self, x: Tensor) -> list[Chunk]:
+        """The rows at x in one chunk, or in several where memory runs out."""
+        return by_halves(lambda rows: self.chunk(x[rows]), len(x))
 
     def chunk(self, x: Tensor) -> Chunk:
         """The rows of J at a few points: one forward and C backward passes."""
