@@ -1,4 +1,4 @@
-"""More data: `posterior.update` beside a fresh `fit`, in one run; and whether five hundred single updates drift.
+"""More data: `posterior.update` beside a fresh `fit`, in one run; and whether hundreds or thousands of single updates drift.
 
 One point is added to N, again and again, and all N + 1 points are fitted from scratch, in turn; the medians are compared. Time
 is one thread's CPU time, which other processes do not disturb; with more threads wall-clock time. Memory is the highest
@@ -24,16 +24,17 @@ from ntkgp.lowrank import LowRankPosterior
 
 METHODS: dict[str, ntkgp.Exact | ntkgp.LowRank] = {
     "Exact()": ntkgp.Exact(),
+    "LowRank(rank=32)": ntkgp.LowRank(rank=32, solver=ntkgp.CGLS(tol=1e-9)),
     "LowRank(rank=128)": ntkgp.LowRank(rank=128),
     "LowRank(rank=128, tail=8)": ntkgp.LowRank(rank=128, tail=8),
 }
 FEATURES = 8
 
 
-def data(points: int, low_rank: bool = False) -> tuple[nn.Module, Tensor, Tensor]:
+def data(points: int, low_rank: bool = False, width: int | None = None) -> tuple[nn.Module, Tensor, Tensor]:
     """Eight inputs and 512 hidden units; for low rank two inputs and 256, where a head of 128 directions has most of it."""
     g = torch.Generator().manual_seed(0)
-    net = ntkgp.mlp(2 if low_rank else FEATURES, width=256 if low_rank else 512, generator=g)
+    net = ntkgp.mlp(2 if low_rank else FEATURES, width=width or (256 if low_rank else 512), generator=g)
     x = torch.randn(points, 2 if low_rank else FEATURES, generator=g, dtype=torch.float64)
     return net, x, torch.sin(2 * x[:, 0]) * x[:, 1] + 0.3 * torch.randn(points, generator=g, dtype=torch.float64)
 
@@ -87,23 +88,27 @@ def memory(method: str, points: int, threads: int) -> dict[str, Any]:
     return {"fit_bytes": whole.bytes, "update_bytes": one.bytes}
 
 
-def drift(points: int, updates: int, threads: int) -> dict[str, Any]:
-    """Single updates in a row, then one fresh fit: how far apart they are."""
+def drift(method: str, points: int, updates: int, threads: int, width: int | None = None) -> dict[str, Any]:
+    """Single updates in a row, then one fresh fit: how far apart they are; and a bracket that misses the exact variance."""
     torch.set_num_threads(threads)
-    clock, (net, x, y) = clock_of(threads), data(points + updates)
-    query = torch.randn(200, FEATURES, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    posterior = fit("Exact()", net, x[:points], y[:points])
+    clock, (net, x, y) = clock_of(threads), data(points + updates, "LowRank" in method, width)
+    query = torch.randn(200, x.shape[1], generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    posterior = fit(method, net, x[:points], y[:points])
     start = clock()
     for k in range(points, points + updates):
         posterior = posterior.update(x[k : k + 1], y[k : k + 1])
-    seconds = clock() - start
-    fresh = fit("Exact()", net, x, y)
-    assert isinstance(posterior, ExactPosterior)
+    row: dict[str, Any] = {"method": method, "points": points, "updates": updates, "seconds": clock() - start}
+    fresh, exact = fit(method, net, x, y), fit("Exact()", net, x, y).predict(query)
     a, b = posterior.predict(query), fresh.predict(query)
-    return {"points": points, "updates": updates, "seconds": seconds, "mean_error": error(a.mean, b.mean),
-            "variance_error": error(a.variance, b.variance), "refactored": posterior.refactored,
-            "covariance_error": error(posterior.covariance(query), fresh.covariance(query)),
-            "backward_error": posterior.backward_error}  # fmt: skip
+    row |= {"mean_error": error(a.mean, b.mean), "variance_error": error(a.variance, b.variance)}
+    row |= {"mean_off_exact": error(a.mean, exact.mean)}
+    if isinstance(posterior, ExactPosterior):
+        covariance = error(posterior.covariance(query), fresh.covariance(query))
+        return {**row, "covariance_error": covariance, "refactored": posterior.refactored,
+                "backward_error": posterior.backward_error}  # fmt: skip
+    assert isinstance(posterior, LowRankPosterior)
+    missed = int(((exact.variance < a.lower * (1 - 1e-9)) | (exact.variance > a.upper * (1 + 1e-9))).sum())
+    return {**row, "brackets_missed": missed, "refined": posterior.refined}
 
 
 def draws(count: int, width: int, threads: int) -> dict[str, Any]:
@@ -130,8 +135,11 @@ def run(quick: bool, threads: int) -> dict[str, Any]:
         return isolated(target, {**arguments, "threads": threads}, timeout=3600, eager_release=eager_release)
 
     result: dict[str, Any] = {"threads": threads}
-    result["drift"] = measured("drift", points=400 if quick else 2000, updates=100 if quick else 500)
-    print(result["drift"], flush=True)
+    result["drift"] = [measured("drift", method="Exact()", points=400 if quick else 2000, updates=100 if quick else 500)]
+    for method, width, updates in (("Exact()", 128, 5000), ("LowRank(rank=32)", 32, 2000)):
+        updates = 100 if quick else updates
+        result["drift"].append(measured("drift", method=method, points=100, updates=updates, width=width))
+    print(*result["drift"], sep="\n", flush=True)
     result["draws"] = measured("draws", True, count=10_000 if quick else 100_000, width=16)
     print(result["draws"], flush=True)
     result["one point"] = []

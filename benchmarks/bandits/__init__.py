@@ -1,0 +1,1 @@
+"""Contextual bandits: problems, this library's bandit, baselines and the runs."""
