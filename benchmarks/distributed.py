@@ -23,7 +23,7 @@ import torch.distributed as dist
 import ntkgp
 from benchmarks.common import read, save
 from ntkgp.lowrank import LowRankPosterior
-from ntkgp.problem import pose
+from ntkgp.pose import pose
 
 STEPS = 8  # products G v of a timing, as many as iterations of the solver
 TIGHT = ntkgp.CGLS(tol=1e-11, max_iterations=5000)

@@ -36,7 +36,7 @@ def measure(points: int, width: int, rank: int, outputs: int, weight_side: bool,
         lowrank.choose_side = lambda problem, columns, solved: "weights"
     g = torch.Generator().manual_seed(0)
     net = ntkgp.mlp(8, outputs, width=width, generator=g).to(device)
-    method = ntkgp.LowRank(rank=rank, solver=ntkgp.CGLS(tol=0.0, max_iterations=ITERATIONS))
+    method = ntkgp.LowRank(rank=rank, solver=ntkgp.CGLS(tol=1e-300, max_iterations=ITERATIONS))
 
     def fit(count: int) -> tuple[ntkgp.Posterior, int]:
         x = torch.randn(count, 8, generator=g).to(device)

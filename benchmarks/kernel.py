@@ -23,7 +23,7 @@ from torch.func import functional_call, jacrev, vmap
 import ntkgp
 from benchmarks.common import save
 from benchmarks.measure import Peak, isolated
-from ntkgp.problem import open_network
+from ntkgp.pose import open_network
 from ntkgp.tangent.tangent import Tangent
 
 CHUNKS = (None, 64)  # samples of vmap at a time: the rival's better one counts

@@ -14,7 +14,7 @@ import torch
 import ntkgp
 from benchmarks.common import save
 from ntkgp.lowrank import LowRankPosterior
-from ntkgp.problem import pose
+from ntkgp.pose import pose
 
 
 def sync(device: torch.device) -> float:

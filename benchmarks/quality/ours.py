@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import ntkgp
 from benchmarks.quality.data import Split
 from benchmarks.quality.scores import Forecast
+from benchmarks.quality.timing import querying
 
 
 def table(split: Split, *, seed: int, device: str = "cpu", **options: Any) -> Forecast:
@@ -67,7 +68,9 @@ def _trained(x: Tensor, y: Tensor, steps: int, generator: torch.Generator) -> nn
 
 
 def _forecast(split: Split, tuned: ntkgp.Tuned, posterior: ntkgp.Posterior) -> Forecast:
-    p = posterior.predict(split.x_test.to(split.x.dtype).to(posterior.problem.x.device))
+    device = posterior.problem.x.device
+    with querying(str(device)):
+        p = posterior.predict(split.x_test.to(device, split.x.dtype))
     settings = {"noise_var": float(torch.as_tensor(tuned.noise_var).mean()), "leave_one_out": tuned.leave_one_out,
                 "log_marginal_likelihood": tuned.log_marginal_likelihood, "points": tuned.points}  # fmt: skip
     return split.forecast(p.mean, p.total_std, p.std, **settings)

@@ -3,7 +3,8 @@
 Work that several methods share (the same trained network) is done once in a process and counted for each of them.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from benchmarks.quality.stacked import Stack, squared_loss, train
 Value = TypeVar("Value")
 _kept: dict[Hashable, tuple[object, float]] = {}
 _reused = [0.0]
+_queries = [0.0]
 
 
 def now(device: str) -> float:
@@ -35,6 +37,19 @@ def shared(key: Hashable, make: Callable[[], Value], device: str) -> Value:
     value = make()
     _kept[key] = value, now(device) - start
     return value
+
+
+@contextmanager
+def querying(device: str) -> Iterator[None]:
+    """What is done inside answers a query; see :func:`queried`."""
+    start = now(device)
+    yield
+    _queries[0] += now(device) - start
+
+
+def queried() -> float:
+    """Seconds spent on queries so far."""
+    return _queries[0]
 
 
 @cache
