@@ -3,13 +3,45 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := src tests benchmarks examples
+LONG := $(addprefix tests/test_,bad_input.py properties.py conditioning.py memory.py fuzz_files.py faults.py concurrency.py)
+MINUTES ?= 60
+MATRIX ?= 2.6:3.10 2.11:3.11 2.11:3.12 2.13:3.11 2.13:3.12 2.13:3.13
+# What the tests need beside torch, NumPy and the extras: for a machine that has these but no network.
+CARRIED := pytest pluggy iniconfig packaging pygments hypothesis sortedcontainers attrs jaxtyping wadler-lindig beartype mpmath \
+  tqdm safetensors pytest-xdist execnet
 
-.PHONY: figure1 test docs lint types imports pytest format clean
+# What the alternatives are made with. Without what it asks for: laplace-torch lists torchvision, does not need it, and would
+# bring another torch.
+ALTERNATIVES := laplace-torch asdfghjkl backpack-for-pytorch curvlinops-for-pytorch einconv einops lightning-utilities torchmetrics \
+  unfoldNd pyro-ppl pyro-api opt_einsum
+DATA ?= data
+
+.PHONY: figure1 test test-long test-matrix soak wheels alternatives docs lint types imports pytest format clean
 
 figure1: $(VENV)/cli.stamp
 	$(BIN)/ntkgp figure1 --out figure1
 
 test: lint types imports pytest
+
+# The long forms of the tests of reliability, some twenty minutes: counts go to benchmarks/results/robustness.json.
+test-long: $(VENV)/dev.stamp
+	NTKGP_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile $(LONG)
+
+# The tests under other versions, torch:Python; those that are not on this machine are skipped and named.
+test-matrix:
+	$(PYTHON) tests/matrix.py $(MATRIX)
+
+# Packages in a folder: PYTHONPATH=.wheels:src:. python -m pytest
+wheels: $(VENV)/dev.stamp
+	$(BIN)/python -m pip install -q --no-deps --upgrade --target .wheels -c constraints.txt $(CARRIED)
+
+# Random work for MINUTES, invariants checked and memory watched all the time.
+soak: $(VENV)/dev.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py --minutes $(MINUTES) --keep
+
+# Every method of docs/alternatives.md on one split, minutes: make alternatives DATA=folder of the UCI sets
+alternatives: $(VENV)/alternatives.stamp
+	$(BIN)/python -m benchmarks.alternatives --data-dir $(DATA) --small --jobs 2
 
 docs: $(VENV)/docs.stamp
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
@@ -24,7 +56,7 @@ types: $(VENV)/dev.stamp
 imports: $(VENV)/dev.stamp
 	$(BIN)/lint-imports
 
-pytest: $(VENV)/dev.stamp
+pytest: $(VENV)/dev.stamp $(VENV)/alternatives.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --ignore tests/test_explorer_browser.py
 	$(BIN)/python -m pytest tests/test_explorer_browser.py -n 0  # alone: it measures how fast the page answers
 
@@ -43,9 +75,13 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	touch $@ $(VENV)/cli.stamp
 
+$(VENV)/alternatives.stamp: constraints.txt | $(VENV)/dev.stamp
+	$(BIN)/python -m pip install -q --no-deps -c constraints.txt $(ALTERNATIVES)
+	touch $@
+
 $(VENV)/docs.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
 	touch $@ $(VENV)/cli.stamp
 
 clean:
-	rm -rf $(VENV) figure1 build dist docs/_build docs/api docs/gallery
+	rm -rf $(VENV) .matrix .wheels figure1 build dist docs/_build docs/api docs/gallery
