@@ -49,6 +49,9 @@ ntkgp.fit(*warm, noise_var=0.1).predict(warm[1])
 ntkgp.fit(*warm, noise_var=0.1, method=ntkgp.LowRank(rank=2), generator=g).predict(warm[1])
 """
 
+# glibc keeps freed blocks, more or fewer from run to run; what is asked of it is the same each time, and that is documented.
+PROMPT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+
 
 def measured(body: str, **environment: str) -> Any:
     """What a script prints as JSON at its end."""
@@ -77,15 +80,15 @@ print(json.dumps([peak() - before, bool(torch.isfinite(p.variance).all())]))
 
 @pytest.mark.parametrize(("body", "budget"), [
     # Exact: the kernel, its factor and a copy while it is made; then a block of 256 MB and the kernel tiles.
-    ("net, x, y = data(1500, 64); before = pages(1); ntkgp.fit(net, x, y, noise_var=0.1)", 3 * 1500**2 * 8 + 40 * MB),
+    ("net, x, y = data(1500, 64); before = pages(1); ntkgp.fit(net, x, y, noise_var=0.1)", 3 * 1500**2 * 8 + 20 * MB),
     ("net, x, y = data(300, 64); p = ntkgp.fit(net, x, y, noise_var=0.1); q = torch.randn(60_000, 4); before = pages(1); "
-     "p.predict(q)", 256 * MB + 60 * MB),
+     "p.predict(q)", 256 * MB),
     # LowRank: the factors, once more while they are made, one working set of 128 MB, and vectors over the weights.
     ("net, x, y = data(8000, 128); before = pages(1); ntkgp.fit(net, x, y, noise_var=0.1, method=ntkgp.LowRank(rank=4), "
-     "generator=g)", 2 * 8000 * 4 * (128 * 4 + 8) + 128 * MB + 6 * 14 * 17_000 * 8 + 40 * MB),
+     "generator=g)", 2 * 8000 * 4 * (128 * 4 + 8) + 128 * MB + 6 * 14 * 17_000 * 8 + 20 * MB),
 ], ids=["fit exact", "predict exact", "fit low rank"])  # fmt: skip
 def test_peaks_are_as_documented(body: str, budget: float):
-    assert measured(body + "\nprint(json.dumps(peak() - before))") < budget
+    assert measured(body + "\nprint(json.dumps(peak() - before))", **PROMPT) < budget
 
 
 @pytest.mark.parametrize(("body", "words"), [
