@@ -23,7 +23,7 @@ figure1: $(VENV)/cli.stamp
 
 test: lint types imports pytest
 
-# The long forms of the tests of reliability, some twenty minutes: counts go to benchmarks/results/robustness.json.
+# The long forms of the tests of reliability, less than an hour: counts go to benchmarks/results/robustness.json.
 test-long: $(VENV)/dev.stamp
 	NTKGP_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile $(LONG)
 

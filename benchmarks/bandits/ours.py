@@ -26,8 +26,8 @@ def relu(features: int, scale: float, depth: int, width: int, generator: torch.G
 def wheel_bandit(explore: UCB | Thompson, generator: torch.Generator) -> Bandit:
     """One sum of two networks an arm: one of large inputs, which sees directions, and one that sees places.
 
-    Prior standard deviation 10 each, since rewards up to some tens must be thought possible; noise sd 3, far above the true
-    0.01, since a Gaussian process must not try to follow a jump exactly.
+    Prior standard deviation 10 each, since rewards up to some tens must be thought possible; noise variance 10, far above
+    the true 0.0001, since a Gaussian process must not try to follow a jump exactly.
     """
     some = torch.rand(400, 2, generator=generator, dtype=torch.float64) * 2 - 1
     some = some[some.norm(dim=1) < 1]

@@ -121,7 +121,7 @@ class Climb:
         """Adam on the logarithms; the best point seen. The rate falls to a tenth at the end if the climb is to settle.
 
         The likelihood of a finite network is rugged in its input scales: momentum carries Adam over ridges at which
-        quasi-Newton line searches stop (benchmarks/tuning.py compares the two).
+        quasi-Newton line searches stop.
         """
         leaves = {name: log.detach().clone().requires_grad_() for name, log in logs.items()}
         optimiser = torch.optim.Adam(leaves.values(), lr=RATE, betas=(0.9, 0.95))

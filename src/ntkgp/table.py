@@ -1,6 +1,6 @@
-"""The recipe for tables: which networks, which features, which hyper-parameters, where nobody has looked at the data.
+"""The recipe for tables: which networks, which features, which hyper-parameters, for data that comes without advice.
 
-Found by validation inside the training splits of six public sets (docs/quality.md has the table of what was tried): the kernel
+Found by validation inside the training splits of six public sets (docs/tuning.md has the table of what was tried): the kernel
 is the sum of three. A smooth network carries the trend. A network of high random frequencies stands for what only neighbours
 know, and where there are none acts as noise. A few small networks, each trained briefly on its own half of the data, bring
 features. Marginal likelihood weighs them, with a scale of its own for every input of the first two.

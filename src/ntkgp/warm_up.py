@@ -1,4 +1,4 @@
-"""Features before the tangent: brief ordinary training of a copy, its length chosen on held-out training data (THEORY: §6)."""
+"""Features before the tangent: brief ordinary training of a copy, its length chosen on held-out training data."""
 
 import copy
 import math
