@@ -539,7 +539,9 @@ def test_permissions_are_the_usual_ones(path: Path):
 def test_from_one_device_to_another(method: str, path: Path):
     case = by_name("two outputs")
     net, x, y, query = case.module().cuda(), case.x.cuda(), case.y.cuda(), case.query.cuda()
-    posterior = ntkgp.fit(net, x, y, noise_var=0.1, method=METHODS[method], generator=seeded())
+    # Draws are solved for again where they are made: to a tolerance that leaves nothing to compare but rounding.
+    chosen = ntkgp.LowRank(rank=3, tail=2, solver=ntkgp.CGLS(tol=1e-11)) if method == "low rank" else METHODS[method]
+    posterior = ntkgp.fit(net, x, y, noise_var=0.1, method=chosen, generator=seeded())
     posterior.save(path)
     assert_same_bits(posterior, ntkgp.load(path, net), query)
     moved = ntkgp.load(path, case.module())

@@ -158,7 +158,7 @@ class Bandit:
             raise ValueError(f"arm must be {len(context)} whole numbers from 0 to {self.arms - 1}, got {arm}")
         if reward.shape != arm.shape or not reward.is_floating_point() or not bool(torch.isfinite(reward).all()):
             raise ValueError(f"reward must be {len(arm)} finite floating numbers, got {reward}")
-        self._seen.append((context.detach().clone(), arm.clone(), reward.detach().clone()))
+        self._seen.append(tuple(part.detach().to(context.device, copy=True) for part in (context, arm, reward)))
         self.counts += torch.bincount(arm.cpu(), minlength=self.arms)
         self._waiting += len(arm)
         if self._waiting >= self.interval:

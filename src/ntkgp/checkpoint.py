@@ -116,7 +116,7 @@ class Progress:
             kept = state.tensors.pop("generator")
             if len(kept) != len(self.generator.get_state()):
                 raise ValueError(f"{self.folder} was written with a generator on another device; pass one like it")
-            self.generator.set_state(kept)
+            self.generator.set_state(kept.cpu())  # where the others' tensors came over a group of GPUs
         rows = self.space.rows if isinstance(self.space, Split) else slice(None)
         tensors = {name: (t[rows] if t.ndim == 2 else t).to(self.device) for name, t in state.tensors.items()}
         return State(tensors, state.facts)

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -156,9 +157,11 @@ def choose_method(module: nn.Module, data: Tensor | Batches, y: Tensor | None, g
     else:
         rows = y.numel() if isinstance(y, Tensor) else len(data)
     rows = rows if group is None else int(group.total(rows))
-    return Exact() if rows <= _limit(module) else LowRank(rank=256, tail=16)
+    return Exact() if rows <= _limit(next(module.parameters()).device) else LowRank(rank=256, tail=16)
 
 
-def _limit(module: nn.Module) -> int:
-    """Rows N·C of a dense factorisation."""
-    return 30_000 if next(module.parameters()).device.type == "cuda" else 8_000
+def _limit(device: torch.device) -> int:
+    """Rows N·C of a dense factorisation: it takes seconds, and its three matrices half of a GPU at most."""
+    if device.type != "cuda":
+        return 8_000
+    return min(30_000, math.isqrt(torch.cuda.get_device_properties(device).total_memory // (2 * 3 * 8)))

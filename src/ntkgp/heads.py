@@ -1,8 +1,6 @@
 """Finding a head for a regression problem: by products with G in weight space or with the kernel, of a rank or to a width."""
 
-import contextlib
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -19,6 +17,7 @@ from ntkgp.linalg.space import Space
 from ntkgp.linalg.svd import SVDMethod
 from ntkgp.problem import Problem
 from ntkgp.tangent.memory import free_bytes
+from ntkgp.tangent.precision import tensor_cores
 
 START = 32  # rank from which a tolerance on the bracket grows
 STEPS = 50  # of the solver, guessed for counting costs
@@ -104,7 +103,7 @@ def grow(
             return z - steer @ space.gram(steer, z)
 
         operator = Operator((parameters, parameters), rest_of_normal, rest_of_normal, dtype, device, space=space)
-        with _tensor_cores():
+        with tensor_cores(device):
             new = svd.subspace(operator, extra, generator, bookmark).double()
     new = space.beside(v, new)[:, : min(rows, parameters) - v.shape[1]]
     basis, images = torch.cat([v, new], dim=1), torch.cat([image, problem.normal(new)], dim=1)
@@ -154,14 +153,3 @@ def bracket_width(problem: Problem, head: Head, points: Tensor) -> float:
     upper = prior - problem.features(jacobian, head.explained()).square().sum(dim=1)
     lower = head.lower(problem.features(jacobian, head.v), prior)
     return float(torch.where(upper > 0, 1 - lower / upper, 0.0).max())
-
-
-@contextlib.contextmanager
-def _tensor_cores() -> Iterator[None]:
-    """Float32 products on the GPU's tensor cores (TF32): enough to steer a subspace, not to certify it."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

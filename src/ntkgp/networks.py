@@ -8,6 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
+def gaussian(*shape: int, generator: torch.Generator | None) -> Tensor:
+    """Standard normal numbers where tensors are made by default, whatever device the generator is of."""
+    if generator is None:
+        return torch.randn(*shape)
+    return torch.randn(*shape, generator=generator, device=generator.device).to(torch.get_default_device())
+
+
 class NTKLinear(nn.Module):
     """A linear layer whose weights are drawn from N(0, weight_std²) and scaled in the forward pass.
 
@@ -50,8 +57,8 @@ class NTKLinear(nn.Module):
             raise ValueError(f"scaling must be 'fan_in' or 'own_width', got {scaling!r}")
         self.in_features, self.out_features = in_features, out_features
         self.gain = output_scale / math.sqrt(widths[scaling])
-        self.weight = nn.Parameter(torch.randn(out_features, in_features, generator=generator) * weight_std)
-        self.bias = nn.Parameter(torch.randn(out_features, generator=generator) * bias_std) if bias else None
+        self.weight = nn.Parameter(gaussian(out_features, in_features, generator=generator) * weight_std)
+        self.bias = nn.Parameter(gaussian(out_features, generator=generator) * bias_std) if bias else None
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         """``gain · W x + b``."""

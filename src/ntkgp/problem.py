@@ -187,7 +187,8 @@ class Problem:
         """Some of the training points (with batches, of the first), drawn from those of all ranks."""
         if self.shard is not None:
             return self.shard.pick(self.x, count, generator)
-        picks = torch.randperm(len(self.x), generator=generator)[:count]
+        place = "cpu" if generator is None else generator.device
+        picks = torch.randperm(len(self.x), generator=generator, device=place)[:count]
         return self.x[picks.to(self.x.device)]
 
     @property

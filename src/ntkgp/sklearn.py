@@ -115,7 +115,7 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         self.inputs_, self.targets_ = scaling(x), scaling(t)
         known = self._known_noise(noise_var, t)
         x, t = self.inputs_.apply(x), self.targets_.apply(t)
-        with _seeded(self.random_state) as generator:
+        with _seeded(self.random_state, self.device) as generator:
             self.tuned_ = self._tuned(x, t, known, generator)
             self.posterior_ = self.tuned_.fit(x, t, method=self.method, generator=generator, progress=bool(self.verbose))
         square = self.targets_.scale.square()
@@ -181,7 +181,7 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         """
         x = self._points(X)
         noise = self._noise_at(len(x), noise_var) if include_noise else None
-        with _seeded(random_state) as generator:
+        with _seeded(random_state, self.device) as generator:
             values = self.posterior_.sample(n_samples, generator=generator)(x)
             values = values * self.targets_.scale + self.targets_.center
             if noise is not None:
@@ -269,9 +269,16 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
 
 
 @contextmanager
-def _seeded(random_state: Any) -> Iterator[torch.Generator]:
-    """A generator; and torch's own put aside and seeded meanwhile, for layers that can draw their weights from no other."""
+def _seeded(random_state: Any, device: str) -> Iterator[torch.Generator]:
+    """A generator; and torch's own put aside and seeded meanwhile, for layers that can draw their weights from no other.
+
+    Those of the CPU and of this device: to touch a GPU is to start it, in every worker and in none that was forked.
+    """
     seed = int(check_random_state(random_state).randint(2**31 - 1))
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
+    gpus = [torch.device(device)] if torch.device(device).type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus):
+        torch.default_generator.manual_seed(seed)
+        for gpu in gpus:
+            with torch.cuda.device(gpu):
+                torch.cuda.manual_seed(seed)
         yield torch.Generator().manual_seed(seed)

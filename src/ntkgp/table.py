@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkgp._checks import check_count, check_table
-from ntkgp.networks import InputScales, Sine, SumOfNetworks, mlp
+from ntkgp.networks import InputScales, Sine, SumOfNetworks, gaussian, mlp
 from ntkgp.tune import tune
 from ntkgp.tuned import Tuned
 from ntkgp.warm_up import WarmUp, warm_up
@@ -131,7 +131,7 @@ def _small(inputs: int, outputs: int, width: int, generator: torch.Generator | N
         layer = nn.utils.skip_init(nn.Linear, fan_in, fan_out)  # which leaves the global generator alone
         assert isinstance(layer, nn.Linear)
         with torch.no_grad():
-            layer.weight.copy_(torch.randn(fan_out, fan_in, generator=generator) * math.sqrt((2.0 if k else 1.0) / fan_in))
-            layer.bias.copy_(0.1 * torch.randn(fan_out, generator=generator))
+            layer.weight.copy_(gaussian(fan_out, fan_in, generator=generator) * math.sqrt((2.0 if k else 1.0) / fan_in))
+            layer.bias.copy_(0.1 * gaussian(fan_out, generator=generator))
         layers += [layer, nn.SiLU()]
     return nn.Sequential(*layers[:-1])

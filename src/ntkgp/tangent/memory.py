@@ -11,6 +11,8 @@ import torch
 
 T = TypeVar("T")
 
+FULL = ("allocate memory", "bad_alloc", "STATUS_ALLOC_FAILED", "CUDA error: out of memory")  # said by plain RuntimeErrors
+
 
 def free_bytes(device: torch.device) -> int:
     """Free memory of the device, in bytes; on a CPU what the system can give without swapping, and this process may take.
@@ -86,10 +88,10 @@ def rows_per_chunk(bytes_per_row: float, budget: float = 64 * 2**20) -> int:
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error says that there is no memory left; on a CPU torch raises a plain RuntimeError for it."""
+    """Whether an error says that there is no memory left; CPUs, and the libraries of a GPU, say it by a plain RuntimeError."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "bad_alloc" in str(error))
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in FULL)
 
 
 def by_halves(work: Callable[[slice], T], count: int) -> list[T]:

@@ -13,6 +13,7 @@ from ntkgp.tangent.functional import ParameterSpace, PureNetwork
 from ntkgp.tangent.jacobian import Jacobian, Source, working_bytes
 from ntkgp.tangent.kept import Kept
 from ntkgp.tangent.memory import by_halves, free_bytes
+from ntkgp.tangent.precision import full_precision
 from ntkgp.tangent.record import LayerFactors
 
 
@@ -115,7 +116,8 @@ class Tangent:
 
     def chunk(self, x: Tensor) -> Chunk:
         """The rows of J at a few points: one forward and C backward passes."""
-        found = self._factors.at(x, self.outputs)
+        with full_precision():
+            found = self._factors.at(x, self.outputs)
         return Chunk([found[layer] for layer in self.layout.layers], self._others(x), len(x))
 
     def _others(self, x: Tensor) -> AutodiffRows | None:
