@@ -472,6 +472,23 @@ def test_trouble_is_said_in_the_page_and_the_page_goes_on(
     assert page.state.noise_var == 0.01
 
 
+def test_the_point_that_is_shown_as_chosen_goes(hand: Hand):
+    """The list follows the plot a little later; in between, its numbers are those of before."""
+    page = hand.page
+    chosen = page.controls.chosen_point
+    assert chosen == POINTS[-1] == page.state.points[-1]
+    page._change(page.state.without_point(1))
+    for action in page.controls.delete._event_callbacks["button_click"]:
+        action()  # before the list has followed
+        action()  # by somebody impatient
+    assert page.state.points == POINTS[:1] + POINTS[2:-1]
+    hand.settle()
+    assert "Error" not in page.message.text
+    page.controls.chosen.value = "17"  # of a browser that has not heard yet
+    hand.press(page.controls.delete)
+    assert page.state.points == POINTS[:1] + POINTS[2:-1]
+
+
 def test_a_bad_link_opens_the_page_with_a_message():
     page = Page(Document(), "nonsense")
     assert "saved state" in page.message.text

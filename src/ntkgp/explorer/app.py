@@ -170,8 +170,9 @@ class Page:
         self._change(self.state.with_point(float(x), float(y)))
 
     def _delete(self) -> None:
-        if self.controls.chosen.value:
-            self._change(self.state.without_point(int(str(self.controls.chosen.value))))
+        chosen = self.controls.chosen_point  # the list follows the plot a little later: what it shows counts, not its number
+        if chosen in self.state.points:
+            self._change(self.state.without_point(self.state.points.index(chosen)))
 
     def _clear(self) -> None:
         self._change(replace(self.state, points=()))

@@ -88,6 +88,7 @@ class Controls:
         self.y = Spinner(title="y", low=RANGES["y"][0], high=RANGES["y"][1], step=0.1, value=0, name="y", **_wide())
         self.add = Button(label="Add point", name="add", **_wide())
         self.chosen = Select(title="Point", options=[("", "–")], value="", name="chosen", **_wide())
+        self.listed: tuple[tuple[float, float], ...] = ()
         self.delete = Button(label="Delete point", name="delete", **_wide())
         self.clear = Button(label="Delete all", name="clear", **_wide())
         self.train = Button(label="Train", name="train", button_type="primary", **_wide())
@@ -117,8 +118,14 @@ class Controls:
             if there is None or control.read(there) != getattr(state, control.field):
                 setattr(control.widget, control.prop, shown)
 
+    @property
+    def chosen_point(self) -> tuple[float, float] | None:
+        """The point that stands in the list of points; None if that is empty."""
+        return dict(enumerate(self.listed)).get(int(str(self.chosen.value))) if self.chosen.value else None
+
     def list_points(self, state: State) -> None:
         """The points to choose from. Nobody should be listening."""
+        self.listed = state.points
         options = [(str(k), f"{k + 1}: x = {x:g}, y = {y:g}") for k, (x, y) in enumerate(state.points)]
         self.chosen.options = options or [("", "–")]  # pyright: ignore[reportAttributeAccessIssue]
         if self.chosen.value not in dict(options):
