@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ntkgp
 
-TIMEOUT = 20.0  # of the groups under test
+TIMEOUT = 60.0  # of the groups under test
 TIGHT = ntkgp.CGLS(tol=1e-11, max_iterations=5000)
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["ranks_server", "ranks"])
@@ -43,7 +43,7 @@ class Died(Exception):
     """A process that ended without an answer."""
 
 
-def run(size: int, task: Callable[..., Any], *arguments: Any, patience: float = 120.0, meet: bool = False) -> list[Any]:
+def run(size: int, task: Callable[..., Any], *arguments: Any, patience: float = 600.0, meet: bool = False) -> list[Any]:
     """What ``task(rank, *arguments)`` returns on each rank; exceptions and deaths are returned, not raised.
 
     Where they meet at the end no rank leaves while another is still making connections to it.

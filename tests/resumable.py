@@ -54,7 +54,7 @@ class Child:
     @property
     def answer(self) -> Tensor | BaseException | None:
         try:
-            found = self.pipe.recv() if self.pipe.poll(120) else AssertionError("it hangs")
+            found = self.pipe.recv() if self.pipe.poll(600) else AssertionError("it hangs")
         except EOFError:
             return None
         return found if isinstance(found, BaseException) else torch.tensor(found, dtype=torch.float64)
@@ -93,5 +93,6 @@ def _fit(method: str, folder: Path | None, every: float, pipe: Any) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         answer = values(posterior).tolist()
     except BaseException as error:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         answer = type(error)(*map(str, error.args))
     pipe.send(answer)

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from unchanged import unchanged
 
 import ntkgp
+from ntkgp.batches import Batches
 
 METHODS: dict[str, Any] = {
     "exact": ntkgp.Exact(),
@@ -189,6 +190,7 @@ def test_a_fork_while_other_threads_compute(method: str):
         torch.set_num_threads(1)
         while not stop.is_set():
             posterior.predict(query)
+            time.sleep(0.001)  # a fork waits for the locks of threads, which are not handed out in turn
 
     threads = [threading.Thread(target=busy) for _ in range(3)]
     for thread in threads:
@@ -200,7 +202,7 @@ def test_a_fork_while_other_threads_compute(method: str):
             child = context.Process(target=_child, args=(posterior, query, out), daemon=True)
             child.start()
             try:
-                assert out.get(timeout=60) == expected
+                assert out.get(timeout=300) == expected
             finally:
                 child.join(10)
                 child.kill()
@@ -209,3 +211,39 @@ def test_a_fork_while_other_threads_compute(method: str):
         stop.set()
         for thread in threads:
             thread.join()
+
+
+SILENT = """
+import multiprocessing, os, signal, threading, torch, ntkgp
+torch.set_num_threads(1)
+net, x = ntkgp.mlp(1, width=8), torch.linspace(-1, 1, 9).unsqueeze(1)
+fit = lambda: [ntkgp.fit(net, x, x[:, 0], noise_var=0.1, method=m) for m in (
+    ntkgp.Exact(), ntkgp.LowRank(rank=2), ntkgp.TrainedNetworks(rank=1, trainer=ntkgp.AcceleratedGD(tol=0.5)))]
+before = threading.active_count()
+fit()
+assert threading.active_count() == before, threading.enumerate()
+from tqdm import tqdm
+tqdm.get_lock()  # one for this process and those it forks
+if (child := os.fork()) == 0:
+    tqdm.get_lock().acquire()
+    os.kill(os.getpid(), signal.SIGKILL)
+os.waitpid(child, 0)
+fit()
+"""
+
+
+def test_without_a_bar_there_is_no_thread_and_no_lock():
+    """A forked process that was killed with the lock of all bars in its hands stops nobody who shows none."""
+    done = subprocess.run([sys.executable, "-c", SILENT], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_batches_are_known_again_with_another_number_of_threads():
+    x, y, before = torch.randn(20_000, 3, generator=seeded()), torch.randn(20_000, generator=seeded()), torch.get_num_threads()
+    batches = Batches(DataLoader(TensorDataset(x, y), 10_000), torch.device("cpu"))
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            assert len(list(batches)) == 2
+    finally:
+        torch.set_num_threads(before)

@@ -78,10 +78,10 @@ def test_there_are_examples():
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.name)
 def test_examples_run(script: Path, tmp_path: Path):
     skip_without_botorch(script)
-    environment = {**os.environ, "NTKGP_SMALL": "1", "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "2"}
+    environment = {**os.environ, "NTKGP_SMALL": "1", "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", str(script)],
-        capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300, check=False,
+        capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=1200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

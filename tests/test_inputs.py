@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -181,3 +182,13 @@ def test_fit_refuses(bad: Bad):
                 module, x, y, noise_var=bad.noise_var, method=bad.method(), prior_mean=bad.prior_mean, prior_var=bad.prior_var
             )
     assert [word for word in bad.words if word not in str(caught.value)] == []
+
+
+def test_numbers_of_numpy_are_numbers():
+    """float32 and whole ones, which are no Python numbers."""
+    module = nn.Linear(2, 1)
+    plain = ntkgp.fit(module, X, Y, noise_var=2.0, prior_var={"": 3.0}).predict(X)
+    two, three, tenth = np.float32(2), np.int64(3), np.float32(0.1)
+    given = ntkgp.fit(module, X, Y, noise_var=two, prior_var={"": three}).predict(X)  # pyright: ignore[reportArgumentType]
+    assert torch.equal(given.variance, plain.variance)
+    assert ntkgp.LowRank(rtol=tenth).rtol == tenth  # pyright: ignore[reportArgumentType]

@@ -240,6 +240,8 @@ def test_the_time_between_steps_is_not_the_training_s():
     steps = ntkgp.AcceleratedGD(tol=1e-9).steps(
         training_task(plan.problem, plan.targets, ["covariance"], plan.svd, torch.float64)
     )
+    start = time.perf_counter()
     next(steps)
-    time.sleep(0.5)
-    assert next(steps).weights().seconds < 0.4
+    time.sleep(1.0)
+    whole = next(steps).weights().seconds
+    assert whole < time.perf_counter() - start - 0.9

@@ -26,7 +26,7 @@ def same(a: object, b: object) -> bool:
 
 
 def process_state() -> tuple[object, ...]:
-    """Torch's random state, default dtype, gradient mode, attention switches.
+    """Torch's random state, default dtype, gradient mode, attention switches, precision of products.
 
     Python's own random state is left out: the type checker draws from it. No module imports `random` (test_imports).
     """
@@ -39,6 +39,7 @@ def process_state() -> tuple[object, ...]:
         torch.backends.cuda.mem_efficient_sdp_enabled(),
         torch.backends.cuda.math_sdp_enabled(),
         torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -159,7 +160,7 @@ def _check_dense(t: Tensor, name: str) -> None:
 
 def check_noise(noise_var: float | Tensor, shape: tuple[int, ...], name: str = "noise_var") -> Tensor:
     """The noise variance as (N, C) in float64: given as a number, per point (N,), output (1, C), or both (N, C)."""
-    if isinstance(noise_var, bool) or not isinstance(noise_var, int | float | Tensor):
+    if isinstance(noise_var, bool) or not isinstance(noise_var, Real | Tensor):
         raise TypeError(f"{name} must be a number or a torch.Tensor, got {type(noise_var).__name__}")
     # A Python number is a double, whatever torch's default dtype; one that is too large for it is infinite.
     noise = noise_var.detach() if isinstance(noise_var, Tensor) else torch.tensor(_double(noise_var), dtype=torch.float64)
@@ -262,7 +263,7 @@ def check_count(value: int, name: str, least: int) -> None:
 def check_positive(owner: str, **options: float | None) -> None:
     """Options that must be positive and finite where they are given."""
     for name, value in options.items():
-        if isinstance(value, bool) or not isinstance(value, int | float | None):
+        if isinstance(value, bool) or not isinstance(value, Real | None):
             raise TypeError(f"{name} of {owner} must be a number, got {value!r}")
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name} of {owner} must be positive and finite, got {value!r}")
@@ -276,7 +277,7 @@ def check_rank(rank: int, rows: int, parameters: int) -> None:
 
 
 def _positive_root(value: float, name: str) -> float:
-    single = value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, int | float) and not isinstance(value, bool)
+    single = value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real) and not isinstance(value, bool)
     if not single:
         raise TypeError(f"{name} must be a number or a mapping from module names to numbers, got {value!r}")
     number = _double(value)

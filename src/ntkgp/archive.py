@@ -181,7 +181,7 @@ def replacing(target: Path) -> Iterator[Path]:
 def sweep(folder: Path) -> None:
     """Remove what writes into this folder left when they were killed."""
     for left in folder.glob(f".*{PART}"):
-        shutil.rmtree(left)
+        shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
 
 
 def _number(error: OSError | SafetensorError) -> int | None:

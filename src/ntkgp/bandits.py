@@ -60,12 +60,12 @@ class Bandit:
     shared network, which sees the context followed by the arm as zeros and a one and carries over what it learns from arm to
     arm (put a module in front that reads them, for a network of several heads). Rewards are taken as they are: `prior_mean` and
     `prior_var` say where they are expected and how far from there. With ``Exact()`` and n observations of a network, a new one
-    and a context asked about cost n² operations each; memory n² numbers.
+    and a context asked about cost n² operations each; memory n² numbers, and with a `refresh` all that was seen.
 
     NeuralUCB (Zhou et al. 2020) is ``Bandit(net, UCB(γ²), arms=k, noise_var=1, prior_var=1/λ)`` with a network in the NTK
     parametrisation and its tangent at initial weights; a `refresh` that trains it moves that to the current ones. Their matrix
     Z is there in full, where they run its diagonal. NeuralTS (Zhang et al. 2021): ``Thompson()``, ``noise_var=λν²``,
-    ``prior_var=ν²``.
+    ``prior_var=ν²``; they draw each arm by itself, here one function is drawn for all.
 
     Args:
         network: one module an arm, each mapping (M, D) contexts to (M,) or (M, 1); or one shared module of D + k inputs.
@@ -124,17 +124,17 @@ class Bandit:
         self.posteriors: list[Posterior | None] = [None] * len(modules)
         self.counts, self._networks = torch.zeros(self.arms, dtype=torch.long), copy.deepcopy(modules)
         self._options = {"noise_var": noise_var, "prior_var": prior_var, "prior_mean": prior_mean, "method": method}
-        self._refresh, self._next_refresh = refresh, refresh_after
-        self._seen: list[tuple[Tensor, Tensor, Tensor]] = []  # contexts, arms, rewards, as they came
-        self._waiting = 0  # how many of the last are not yet in the posteriors
+        self._refresh, self._next_refresh, self._features = refresh, refresh_after, None  # D, once a context has come
+        # Contexts, arms, rewards as they came: those that are not yet in the posteriors; and all of them, for a refresh.
+        self._waiting, self._known = list[tuple[Tensor, ...]](), list[tuple[Tensor, ...]]()
 
     def choose(self, context: Tensor) -> Tensor:
         """The arm to play in each of M contexts, (M, D) → (M,); arms that lack pulls come first, the least pulled before."""
         self._check_context(context)
         missing = (self.pulls - self.counts).clamp_min(0)
         first = [arm for turn in range(int(missing.max()), 0, -1) for arm in range(self.arms) if missing[arm] >= turn]
-        if None in self.posteriors:  # nothing to go by yet: around and around
-            first += [k % self.arms for k in range(len(context))]
+        if None in self.posteriors:  # nothing to go by yet: around and around, from call to call
+            first += [(int(self.counts.sum()) + k) % self.arms for k in range(len(context))]
         arms = torch.tensor(first[: len(context)], dtype=torch.long, device=context.device)
         rest = context[len(arms) :]
         return torch.cat([arms, self.scores(rest).argmax(dim=1)]) if len(rest) else arms
@@ -146,8 +146,7 @@ class Bandit:
         if len(asked) < len(self.posteriors):
             raise ValueError("there are no scores before every arm was observed; choose plays the missing ones first")
         if self.shared:
-            every = torch.arange(self.arms).repeat(len(context))
-            x = self.encode(context.repeat_interleave(self.arms, dim=0), every)
+            x = self.encode(context.repeat_interleave(self.arms, dim=0), torch.arange(self.arms).repeat(len(context)))
             return self.explore.scores(asked[0], x, self.generator).view(-1, self.arms)
         return torch.stack([self.explore.scores(one, context, self.generator) for one in asked], dim=1)
 
@@ -158,10 +157,10 @@ class Bandit:
             raise ValueError(f"arm must be {len(context)} whole numbers from 0 to {self.arms - 1}, got {arm}")
         if reward.shape != arm.shape or not reward.is_floating_point() or not bool(torch.isfinite(reward).all()):
             raise ValueError(f"reward must be {len(arm)} finite floating numbers, got {reward}")
-        self._seen.append(tuple(part.detach().to(context.device, copy=True) for part in (context, arm, reward)))
+        self._waiting.append(tuple(part.detach().to(context.device, copy=True) for part in (context, arm, reward)))
+        self._features = context.shape[1]
         self.counts += torch.bincount(arm.cpu(), minlength=self.arms)
-        self._waiting += len(arm)
-        if self._waiting >= self.interval:
+        if sum(len(arms) for _, arms, _ in self._waiting) >= self.interval:
             self._learn()
 
     def encode(self, context: Tensor, arm: Tensor) -> Tensor:
@@ -171,19 +170,20 @@ class Bandit:
 
     def _learn(self) -> None:
         """Bring what is waiting into the posteriors; get new ones when it is time."""
-        contexts, arms, rewards = (torch.cat(parts) for parts in zip(*self._seen, strict=True))
-        self._seen = [(contexts, arms, rewards)]
-        new, self._waiting = slice(len(arms) - self._waiting, None), 0
-        if self._refresh is not None and len(arms) >= self._next_refresh:
-            self._next_refresh = 2 * len(arms)
-            found = list(self._refresh(contexts, arms, rewards))
+        waiting, self._waiting = self._waiting, []
+        contexts, arms, rewards = map(torch.cat, zip(*waiting, strict=True))
+        self._known += waiting if self._refresh is not None else []
+        if self._refresh is not None and int(self.counts.sum()) >= self._next_refresh:
+            self._known = [tuple(map(torch.cat, zip(*self._known, strict=True)))]
+            self._next_refresh = 2 * len(self._known[0][1])
+            found = list(self._refresh(*self._known[0]))
             if len(found) != len(self.posteriors) or not all(isinstance(one, Posterior) for one in found):
                 raise ValueError(f"refresh must return {len(self.posteriors)} posteriors of ntkgp.fit, got {found}")
             self.posteriors = [*found]
             return
         for k, posterior in enumerate(self.posteriors):
-            rows = (arms[new] == k) | self.shared
-            x, y = self.encode(contexts[new], arms[new])[rows], rewards[new][rows]
+            rows = (arms == k) | self.shared
+            x, y = self.encode(contexts, arms)[rows], rewards[rows]
             if posterior is not None and self.skip > 0 and len(y):
                 p = posterior.predict(x)
                 told = ((y - p.mean).abs() > 2 * p.total_std) | (p.variance > self.skip * (p.total_std**2 - p.variance))
@@ -195,5 +195,5 @@ class Bandit:
 
     def _check_context(self, context: Tensor) -> None:
         check_inputs(context, self._networks[0], "context")
-        if context.ndim != 2 or (self._seen and context.shape[1:] != self._seen[0][0].shape[1:]):
+        if context.ndim != 2 or self._features not in (None, context.shape[1]):
             raise ValueError(f"contexts must be a table, (M, D), with D always the same, got shape {tuple(context.shape)}")

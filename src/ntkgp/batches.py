@@ -22,7 +22,7 @@ class Batches:
     source: Iterable[tuple[Tensor, Tensor]]
     device: torch.device
     passes: int = field(default=0, init=False)
-    _seen: list[tuple[float, float]] = field(default_factory=list, init=False)  # what tells each batch of the first pass
+    _seen: list[tuple[int, int]] = field(default_factory=list, init=False)  # what tells each batch of the first pass
     _complete: bool = field(default=False, init=False)  # whether that pass came to its end
 
     def __post_init__(self) -> None:
@@ -86,13 +86,16 @@ class Batches:
         return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
 
 
-def _digest(x: Tensor, y: Tensor) -> tuple[float, float]:
-    """Two numbers that would hardly be the same for other points, or for the same in another order."""
+def _digest(x: Tensor, y: Tensor) -> tuple[int, int]:
+    """Two numbers that would hardly be the same for other points, or for the same in another order.
 
-    def one(t: Tensor) -> float:
-        flat = t.detach().double().flatten()
-        weights = torch.arange(len(flat), dtype=torch.float64, device=flat.device).mul_(0.7548776662466927).frac_().add_(1)
-        return float(flat.nan_to_num() @ weights)
+    Sums of whole numbers, which wrap around: unlike those of floating ones they are the same for any number of threads.
+    """
+
+    def one(t: Tensor) -> int:
+        bits = t.detach().double().flatten().view(torch.int64)
+        weights = torch.arange(len(bits), device=bits.device).mul_(0x5851F42D4C957F2D).add_(1)
+        return int((bits * weights).sum())
 
     return one(x), one(y)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
+from ntkgp._progress import Bar
 from ntkgp._types import MeanFunction
 from ntkgp.likelihood import NOISE, PRIOR, Likelihood, Logs
 from ntkgp.networks import InputScales
@@ -33,7 +33,7 @@ class Climb:
     module: nn.Module
     x: Tensor
     y: Tensor
-    bar: tqdm
+    bar: Bar
     input_scales: bool
     weight_scales: bool
     prior_var: str | Sequence[Sequence[str]]

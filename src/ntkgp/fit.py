@@ -94,7 +94,7 @@ def fit(
             if isinstance(method, LowRank):
                 shared = group
             else:
-                limit = _limit(module) if isinstance(method, Exact) else None
+                limit = _limit(next(module.parameters()).device) if isinstance(method, Exact) else None
                 data, y, noise_var = gathered(group, data, y, noise_var, limit)
         elif isinstance(data, Batches) and not isinstance(method, LowRank):
             data, y = data.joined()  # these need all points at once

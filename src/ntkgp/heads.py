@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from ntkgp._bookmark import NOWHERE
+from ntkgp._progress import Bar, progress_bar
 from ntkgp._types import NumericalWarning
 from ntkgp.archive import State
 from ntkgp.checkpoint import Progress
@@ -39,7 +39,7 @@ def grow_until_tight(
     """A head whose bracket is as tight as asked for, from one that is there or from none; and the width reached."""
     points = problem.checked(points)
     limit, taken_over = min(max_rank, *problem.shape), head is not None
-    with tqdm(desc="finding the head", unit="pass", disable=not progress, leave=False) as bar:
+    with progress_bar(progress, desc="finding the head", unit="pass", leave=False) as bar:
         if head is None:
             head = grow(problem, None, min(START, limit), svd, side, generator, bar, kept)
         while True:
@@ -70,7 +70,7 @@ def grow(
     svd: SVDMethod,
     side: str,
     generator: torch.Generator | None,
-    bar: tqdm,
+    bar: Bar,
     kept: Progress | None = None,
 ) -> Head:
     """A head of `rank` directions; those already found are kept, and only new ones are looked for."""

@@ -7,9 +7,9 @@ from functools import cached_property
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from ntkgp._checks import check_count, check_positive, check_rank
+from ntkgp._progress import progress_bar
 from ntkgp._types import MeanFunction
 from ntkgp.archive import State
 from ntkgp.checkpoint import Checkpoint, Progress
@@ -113,7 +113,7 @@ class LowRank:
             work = problem.written_out(show)
             clock("matrix")
         if self.rank is not None:
-            with tqdm(desc="finding the head", unit="pass", disable=not show, leave=False) as bar:
+            with progress_bar(show, desc="finding the head", unit="pass", leave=False) as bar:
                 head, width = kept_head(kept, problem.space), None
                 head = grow(work, None, self.rank, self.svd, side, generator, bar, kept) if head is None else head
         else:

@@ -9,7 +9,6 @@ from functools import cached_property
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from ntkgp._checks import (
     check_finite,
@@ -17,6 +16,7 @@ from ntkgp._checks import (
     check_noise,
     check_prior,
 )
+from ntkgp._progress import progress_bar
 from ntkgp._types import MeanFunction
 from ntkgp.batches import Batches
 from ntkgp.fingerprint import dtypes_of, fingerprint
@@ -210,7 +210,7 @@ class Problem:
 
     def written_out(self, progress: bool = False) -> "Problem":
         """The same with G as a matrix. Cost: N·C·P² operations in one pass over the points; memory P² numbers."""
-        with tqdm(total=self.points, desc="one pass over the rows", unit="row", unit_scale=True, disable=not progress) as bar:
+        with progress_bar(progress, total=self.points, desc="one pass over the rows", unit="row", unit_scale=True) as bar:
             matrix = self.products.gram(self.precision, bar.update)
         written = copy.copy(self)  # unlike dataclasses.replace, keeps the factors
         object.__setattr__(written, "matrix", matrix)

@@ -34,6 +34,8 @@ def save(model: TableModel, folder: Path) -> None:
         True
     """
     folder.mkdir(parents=True, exist_ok=True)
+    for name in (NETWORK, POSTERIOR, FACTS):  # before anything is replaced: they belong together
+        archive.check_plain(folder / name)
     archive.write(folder / NETWORK, "network", State(tensors=dict(model.module.state_dict())))
     model.posterior.save(folder / POSTERIOR)
     noise = model.noise
@@ -55,7 +57,6 @@ def save(model: TableModel, folder: Path) -> None:
         "fitted": model.fitted,
         "files": {name: _sha256(folder / name) for name in (NETWORK, POSTERIOR)},
     }
-    archive.check_plain(folder / FACTS)
     with archive.replacing(folder / FACTS) as temporary:
         temporary.write_text(json.dumps({"sha256": _signature(facts), **facts}, indent=1) + "\n", encoding="utf-8")
 

@@ -10,9 +10,9 @@ import polars as pl
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from ntkgp._checks import check_count, check_noise
+from ntkgp._progress import progress_bar
 from ntkgp.distributed import Group
 from ntkgp.exact import Exact
 from ntkgp.group_noise import group_noise
@@ -155,7 +155,7 @@ class TableModel:
 
     def _parts(self, table: pl.DataFrame, progress: bool) -> Iterator[pl.DataFrame]:
         """Some rows at a time, and a progress bar."""
-        with tqdm(total=len(table), desc="predicting", unit="row", unit_scale=True, disable=not progress) as bar:
+        with progress_bar(progress, total=len(table), desc="predicting", unit="row", unit_scale=True) as bar:
             for start in range(0, len(table), ROWS):
                 yield table.slice(start, ROWS)
                 bar.update(min(ROWS, len(table) - start))

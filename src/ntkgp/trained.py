@@ -182,6 +182,7 @@ class TrainedPosterior(Posterior):
         drawn = self._spread.sample(count, generator=generator)
         return replace(drawn, centre=lambda x: self._evaluate(x)[0])
 
+    @out_of_memory("draw fewer networks at a time, count")
     def sample_networks(
         self, count: int, *, generator: torch.Generator | None = None, progress: bool = False
     ) -> FunctionSample:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from ntkgp._bookmark import NOWHERE, Bookmark
 from ntkgp._checks import check_count, check_positive
+from ntkgp._progress import progress_bar
 from ntkgp._types import NumericalWarning
 from ntkgp.training_task import TrainedWeights, TrainingTask, squares
 
@@ -282,7 +282,7 @@ class Adam(Trainer):
 
 def _to_the_end(steps: Steps, copies: int, most: int, progress: bool) -> TrainedWeights:
     """All steps of a training, under a progress bar."""
-    with tqdm(total=most, disable=not progress, desc=f"training {copies} networks", leave=False, mininterval=0.5) as bar:
+    with progress_bar(progress, total=most, desc=f"training {copies} networks", leave=False, mininterval=0.5) as bar:
         while True:
             try:
                 step = next(steps)

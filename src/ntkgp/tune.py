@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from ntkgp._checks import check_count, check_generator, check_module, check_noise, check_pair, check_positive
+from ntkgp._progress import progress_bar
 from ntkgp._types import MeanFunction, NumericalWarning
 from ntkgp.batches import Batches
 from ntkgp.climb import Climb, evaluations
@@ -107,7 +107,7 @@ def tune(
     assert ys is not None
     check_pair(xs, ys)
     some_x, some_y, options["noise_var"] = _subset(xs, ys, noise_var, points, generator)
-    with tqdm(total=len(modules) * evaluations(starts, steps), desc="tuning", disable=not progress) as bar:
+    with progress_bar(progress, total=len(modules) * evaluations(starts, steps), desc="tuning") as bar:
         found = [Climb(candidate, some_x, some_y, bar, **options).run() for candidate in modules]
     best = max(found, key=lambda tuned: tuned.log_marginal_likelihood)
     whole = best if isinstance(noise_var, str) else replace(best, noise_var=noise_var, noise_known=True)

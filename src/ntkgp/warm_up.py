@@ -9,9 +9,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
-from tqdm.auto import tqdm
 
 from ntkgp._checks import check_count, check_generator, check_inputs, check_module, check_positive, check_targets
+from ntkgp._progress import Bar, progress_bar
 from ntkgp.networks import SumOfNetworks
 from ntkgp.pose import open_network
 from ntkgp.tune import tune
@@ -129,7 +129,7 @@ def warm_up(
     kept = order[len(held) :]
     scores: dict[int, float] = {}
     chosen = candidates[-1]
-    with tqdm(total=candidates[-1] * (2 if len(candidates) > 1 else 1), desc="warming up", disable=not progress) as bar:
+    with progress_bar(progress, total=candidates[-1] * (2 if len(candidates) > 1 else 1), desc="warming up") as bar:
         if len(candidates) > 1:
             if len(kept) < 2:
                 raise ValueError(f"choosing among {len(candidates)} numbers of steps needs 3 points or more, got {len(x)}")
@@ -163,7 +163,7 @@ class _Loop:
         self.copies = [copy.deepcopy(module) for module in modules]
         self.x, self.y, self.parts = x.detach(), y.detach(), parts
 
-    def advance(self, steps: int, bar: tqdm) -> None:
+    def advance(self, steps: int, bar: Bar) -> None:
         """Train on."""
         raise NotImplementedError
 
@@ -178,7 +178,7 @@ class _OwnLoop(_Loop):
         super().__init__(modules, x, y, parts)
         self.train = train
 
-    def advance(self, steps: int, bar: tqdm) -> None:
+    def advance(self, steps: int, bar: Bar) -> None:
         for one, part in zip(self.copies, self.parts, strict=True):
             if steps:
                 self.train(one, self.x[part], self.y[part], steps)
@@ -202,7 +202,7 @@ class _AdamW(_Loop):
         tensors = list(self.stacked.values()) if self.stacked else [p for one in self.copies for p in one.parameters()]
         self.optimiser = torch.optim.AdamW([t for t in tensors if t.requires_grad], lr=lr, weight_decay=decay)
 
-    def advance(self, steps: int, bar: tqdm) -> None:
+    def advance(self, steps: int, bar: Bar) -> None:
         modes = [[part.training for part in one.modules()] for one in self.copies]
         for one in self.copies:
             one.train()

@@ -12,10 +12,10 @@ from functools import partial
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from ntkgp._bookmark import NOWHERE, Bookmark
 from ntkgp._checks import check_count, check_positive
+from ntkgp._progress import progress_bar
 from ntkgp._types import NumericalWarning
 from ntkgp.linalg.space import WHOLE, Space
 
@@ -97,8 +97,8 @@ class CGLS:
             x, r, p, scale, rz, target, first = (kept[name] for name in ("x", "r", "p", "scale", "rz", "target", "first"))
             iterations = int(kept["iterations"])
         goal = self._goal(scale)
-        bar = tqdm(
-            total=self.max_iterations, initial=iterations, disable=not progress, desc="solving", leave=False, mininterval=0.5
+        bar = progress_bar(
+            progress, total=self.max_iterations, initial=iterations, desc="solving", leave=False, mininterval=0.5
         )
         while True:
             if kept is None:
