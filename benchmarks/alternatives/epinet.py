@@ -5,7 +5,8 @@ network, through which no gradient flows, g is a small network and p a fixed ran
 is the uncertainty. Settings of the authors' google-deepmind/neural_testbed (``EpinetConfig``): base network 50-50, z of
 dimension 8, g 15-15, p eight networks 5-5, eight draws of z a step. α is their 0.3 or one of 0.1, 1 and 3. For regression they
 perturb the targets by σ cᵀz, c a fixed point of the unit sphere for every training point; σ is the root mean square error of
-the base network on the batch.
+the base network on the batch. Their weight decay is left out: as for all methods here the number of epochs is
+chosen on held-out points.
 """
 
 from collections.abc import Sequence

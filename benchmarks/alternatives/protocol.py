@@ -1,6 +1,7 @@
 """The rules that all trained methods share: one network, one training budget, one tuning budget.
 
-* Network: two hidden layers of 50 ReLU units. Adam with rate 0.003 in batches of 100, at most 6000 steps or 3000 epochs.
+* Network: two hidden layers of 50 ReLU units. Adam with rate 0.003 in batches of 100, at most 6000 steps or 3000 epochs
+  while values and epochs are chosen; the last fit has as many epochs, and up to a quarter more steps.
 * Tuning: a fifth of the training points, drawn at random, is held out. Each method has one hyper-parameter of four values: four
   fits, trained side by side. At 25 moments of their training the held-out points are predicted; the least negative
   log-likelihood chooses value and epochs. With them goes what needs no fit: the std of the noise, where a method does not

@@ -69,7 +69,7 @@ class Network:
     def __init__(self, features: int, arms: int, generator: torch.Generator, every: int = 50, width: int = 50):
         self.generator, self.every, self.since = generator, every, 0
         sizes = [features * width, width, width * arms, arms]  # weights, biases, weights, biases
-        self.weights, self.squares = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
+        self.weights, self.squares = torch.zeros(sum(sizes)), torch.ones(sum(sizes))  # as TensorFlow's RMSProp starts
         w, self.b, v, self.c = self.weights.split(sizes)
         self.w, self.v = w.view(features, width), v.view(width, arms)
         for part in (self.w, self.v):
@@ -116,7 +116,7 @@ class Network:
             gradient = self.gradient(x[rows], a[rows], y[rows])
             gradient *= 5.0 / gradient.norm().clamp_min(5.0)
             self.squares.mul_(0.9).addcmul_(gradient, gradient, value=0.1)
-            self.weights.addcdiv_(gradient, self.squares.sqrt().add_(1e-8), value=-0.1 / (1 + 0.5 * step))
+            self.weights.addcdiv_(gradient, (self.squares + 1e-10).sqrt_(), value=-0.1 / (1 + 0.5 * step))
 
 
 class NeuralLinear(LinearThompson):
