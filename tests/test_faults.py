@@ -25,13 +25,13 @@ from ntkgp import archive, checkpoint
 
 KILLS, STOPS = (15, 3) if LONG else (2, 1)  # of each method
 COUNTS = {"kills": 0, "stops": 0, "fits": 0}
-KILLED_IN: dict[str, int] = {}
+LEFT_IN: dict[str, int] = {}
 each_method = pytest.mark.parametrize("method", METHODS)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _recorded(request: pytest.FixtureRequest) -> Iterator[None]:
-    with recorded("faults", request, lambda: {**COUNTS, "killed_in": dict(sorted(KILLED_IN.items()))}):
+    with recorded("faults", request, lambda: {**COUNTS, "left_in": dict(sorted(LEFT_IN.items()))}):
         yield
 
 
@@ -46,7 +46,7 @@ def check_whole(folder: Path) -> None:
     kept = [path for path in folder.glob("*.safetensors") if archive.read(path, torch.device("cpu"))]
     newest = max(kept, key=lambda path: path.stat().st_mtime_ns, default=None)
     stage = "nothing yet" if newest is None else newest.stem.split("-")[0]
-    KILLED_IN[stage] = KILLED_IN.get(stage, 0) + 1
+    LEFT_IN[stage] = LEFT_IN.get(stage, 0) + 1
 
 
 @each_method
