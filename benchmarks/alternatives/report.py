@@ -173,7 +173,11 @@ def bars(runs: list[Record]) -> str:
         if OURS in rank and len(rank) > 1:
             first = min(rank, key=lambda m: rank[m])
             counts = sorted({len(some) for some in same.values()})
-            text = "the best" if first == OURS else f"**not the best**, {METHODS[first].label} has {rank[first]:.1f}"
+            text = (
+                "the best"
+                if first == OURS
+                else f"**not the best**, {METHODS[first].label} {'(also ours) ' * METHODS[first].ours}has {rank[first]:.1f}"
+            )
             where = f"on the {' to '.join(map(str, counts))} split(s) a set that all of them have"
             lines.append(f"* {KINDS[kind]}, {SCORES[score][0].lower()}: {METHODS[OURS].label} has mean rank {rank[OURS]:.1f} "
                          f"among {len(rank)} methods, {where}: {text}.")  # fmt: skip
