@@ -107,7 +107,8 @@ outside gets the larger one; 0.5 is chance, 1 is perfect. Mean over splits ± it
 
 {table}
 
-A dash means that it was not run; [Alternatives](alternatives.md) has all methods, tuned alike, on the first gap splits of every set.
+A dash means that it was not run; [Alternatives](alternatives.md) has all methods, tuned alike, on the first gap splits of every
+set.
 
 On the gaps both of ours are above the ensemble on at least five sets of six, the kernel at initialisation on all. On kin8nm
 nobody's alarm is worth much. On the digits, whose classes differ in what trained features see, the ensemble and laplace-torch
