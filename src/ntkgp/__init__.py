@@ -1,36 +1,32 @@
 """ntkgp: the Gaussian-process posterior of any PyTorch network, through its neural tangent kernel."""
 
-from ntkgp._types import CheckpointWarning, GroupError, NumericalWarning
-from ntkgp.checkpoint import Checkpoint
-from ntkgp.covariance import PaperCovariance, TightCovariance
-from ntkgp.diagnostics import KernelRegime, Report, kernel_regime, report
-from ntkgp.distributed import Group
-from ntkgp.evaluation import Evaluation, evaluate
-from ntkgp.exact import Exact
-from ntkgp.files import load
-from ntkgp.fit import fit
-from ntkgp.kernels import kernel, kernel_diag
+from ntkgp import bandits, diagnostics, distributed, linalg, networks, plots, posterior, storage, tuning  # noqa: F401 (rooms)
+from ntkgp._system.errors import NumericalWarning
+from ntkgp.apps.diagnostics.report import report
+from ntkgp.apps.select import select
 from ntkgp.linalg.cgls import CGLS
-from ntkgp.linalg.svd import DenseSVD, Lanczos, PartialSVD, PowerIteration, RandomizedSVD
-from ntkgp.lowrank import LowRank
-from ntkgp.networks import InputScales, NTKLinear, Sine, SumOfNetworks, TrigonometricInputs, last_layer, mlp
-from ntkgp.own_training import TrainingPlan, anchor_penalty, plan_training
-from ntkgp.paper import (
+from ntkgp.networks.mlp import mlp
+from ntkgp.posterior.exact.method import Exact
+from ntkgp.posterior.fit import fit
+from ntkgp.posterior.load import load
+from ntkgp.posterior.lowrank.method import LowRank
+from ntkgp.posterior.paper import (
     partial_svd,
     query_posterior_covariance,
     query_posterior_mean,
     train_posterior_covariance,
     train_posterior_mean,
 )
-from ntkgp.posterior import FunctionSample, Posterior, Prediction
-from ntkgp.prior_mean import network_mean
-from ntkgp.select import select
-from ntkgp.table import tune_table
-from ntkgp.trained import TrainedNetworks
-from ntkgp.training import AcceleratedGD, Adam
-from ntkgp.tune import tune
-from ntkgp.tuned import Tuned
-from ntkgp.warm_up import WarmUp, warm_up
+from ntkgp.posterior.prediction import Prediction
+from ntkgp.posterior.trained.method import TrainedNetworks
+from ntkgp.posterior.trained.own_loop import anchor_penalty, plan_training
+from ntkgp.posterior.trained.training.accelerated import AcceleratedGD
+from ntkgp.posterior.trained.training.adam import Adam
+from ntkgp.problem.prior_mean import network_mean
+from ntkgp.tangent.kernels import kernel, kernel_diag
+from ntkgp.tuning.recipe import tune_table
+from ntkgp.tuning.tune import tune
+from ntkgp.tuning.warm_up import warm_up
 
 __version__ = "0.1.0"
 
@@ -38,42 +34,15 @@ __all__ = [
     "CGLS",
     "AcceleratedGD",
     "Adam",
-    "Checkpoint",
-    "CheckpointWarning",
-    "DenseSVD",
-    "Evaluation",
     "Exact",
-    "FunctionSample",
-    "Group",
-    "GroupError",
-    "InputScales",
-    "KernelRegime",
-    "Lanczos",
     "LowRank",
-    "NTKLinear",
     "NumericalWarning",
-    "PaperCovariance",
-    "PartialSVD",
-    "Posterior",
-    "PowerIteration",
     "Prediction",
-    "RandomizedSVD",
-    "Report",
-    "Sine",
-    "SumOfNetworks",
-    "TightCovariance",
     "TrainedNetworks",
-    "TrainingPlan",
-    "TrigonometricInputs",
-    "Tuned",
-    "WarmUp",
     "anchor_penalty",
-    "evaluate",
     "fit",
     "kernel",
     "kernel_diag",
-    "kernel_regime",
-    "last_layer",
     "load",
     "mlp",
     "network_mean",

@@ -1,6 +1,5 @@
 """The command line: the paper's figure, and tables from files. Comes with the extra ``ntkgp[cli]``."""
 
-import importlib
 import importlib.util
 from enum import Enum
 from pathlib import Path
@@ -10,9 +9,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ntkgp import figure1 as figure
-from ntkgp import table_commands
-from ntkgp.training import AcceleratedGD, Adam, Trainer
+from ntkgp.apps.figure1 import figure, toys
+from ntkgp.apps.tables import commands as table_commands
+from ntkgp.posterior.trained.training.accelerated import AcceleratedGD
+from ntkgp.posterior.trained.training.adam import Adam
+from ntkgp.posterior.trained.training.trainer import Trainer
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False, rich_markup_mode="rich")
 
@@ -30,14 +31,18 @@ def main() -> None:
 
 
 app.command(no_args_is_help=True)(table_commands.fit)
+
+
 app.command(no_args_is_help=True)(table_commands.predict)
+
+
 app.command(no_args_is_help=True)(table_commands.evaluate)
 
 
 @app.command()
 def figure1(
     out: Annotated[Path, typer.Option(help="Folder for figure1.png and figure1.json.")] = Path("figure1"),
-    problem: Annotated[str, typer.Option(help=f"Toy problem: {', '.join(figure.TOYS)}.")] = "paper",
+    problem: Annotated[str, typer.Option(help=f"Toy problem: {', '.join(toys.TOYS)}.")] = "paper",
     trainer: Annotated[TrainerName, typer.Option(help="How the networks are trained.")] = TrainerName.accelerated,
     signal: Annotated[
         float | None, typer.Option(help="Scale of the targets while training; with adam the paper's is 1.")
@@ -84,7 +89,7 @@ def explore(
     """
     if importlib.util.find_spec("bokeh") is None:
         raise typer.BadParameter("the explorer needs Bokeh, which is not installed: pip install 'ntkgp[app]'")
-    server = importlib.import_module("ntkgp.explorer.server")  # late: an extra of its own
+    server = importlib.import_module("ntkgp.apps.explorer.page.server")  # late: an extra of its own
     try:
         server.serve(port, browser)
     except ValueError as error:

@@ -14,13 +14,13 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from ntkgp._checks import check_noise
-from ntkgp._types import NumericalWarning
-from ntkgp.files import KINDS
-from ntkgp.scaling import Scaling
-from ntkgp.table import tune_table
-from ntkgp.tune import tune
-from ntkgp.tuned import Tuned
+from ntkgp._system.check_data import check_noise
+from ntkgp._system.errors import NumericalWarning
+from ntkgp.apps.tables.scaling import Scaling
+from ntkgp.posterior.load import KINDS
+from ntkgp.tuning.recipe import tune_table
+from ntkgp.tuning.result import Tuned
+from ntkgp.tuning.tune import tune
 
 Array = NDArray[np.float64]
 

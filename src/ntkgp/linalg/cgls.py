@@ -13,15 +13,33 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkgp._bookmark import NOWHERE, Bookmark
-from ntkgp._checks import check_count, check_positive
-from ntkgp._progress import progress_bar
-from ntkgp._types import NumericalWarning
+from ntkgp._system.check_options import check_count, check_positive
+from ntkgp._system.errors import NumericalWarning
+from ntkgp._system.progress import progress_bar
+from ntkgp._system.resume import NOWHERE, Bookmark
 from ntkgp.linalg.space import WHOLE, Space
 
 Product = Callable[[Tensor], Tensor]
 RELATIVE, OFF = 1e-6, 0.05  # of the residual at the start, and in posterior standard deviations
 FINEST = 1e-10  # of that residual: more digits are not in the data
+
+
+@dataclass(frozen=True)
+class NormalSystem:
+    """The system (G + I)Δ = c, by its products.
+
+    Attributes:
+        product: v ↦ G v.
+        precondition: r ↦ about (G + I)⁻¹ r.
+        rough: a cheaper, less precise v ↦ G v. Steps are then made with it, three digits at a time, and every residual that
+            decides anything is computed afresh with `product` (iterative refinement).
+        space: the inner product of columns that are spread over processes.
+    """
+
+    product: Product
+    precondition: Product
+    rough: Product | None = None
+    space: Space = WHOLE
 
 
 @dataclass(frozen=True)
@@ -49,7 +67,7 @@ class CGLS:
     Example:
         >>> import torch
         >>> g = torch.diag(torch.tensor([100.0, 1.0]))
-        >>> CGLS().solve(lambda v: g @ v, torch.ones(2, 1), precondition=lambda r: r / 2).x
+        >>> CGLS().solve(NormalSystem(lambda v: g @ v, precondition=lambda r: r / 2), torch.ones(2, 1)).x
         tensor([[0.0099],
                 [0.5000]])
     """
@@ -63,45 +81,39 @@ class CGLS:
 
     def solve(
         self,
-        product: Product,
+        system: NormalSystem,
         c: Float[Tensor, "P S"],
-        precondition: Product,
         *,
         start: Float[Tensor, "P S"] | None = None,
-        rough: Product | None = None,
         progress: bool = False,
-        space: Space = WHOLE,
         bookmark: Bookmark = NOWHERE,
     ) -> Solution:
         """Solve (G + I)Δ = c for every column of c.
 
         Args:
-            product: v ↦ G v.
+            system: the products with G and with the preconditioner.
             c: right-hand sides.
-            precondition: r ↦ about (G + I)⁻¹ r.
             start: a guess, such as the solution of a similar problem; None takes the preconditioner's.
-            rough: a cheaper, less precise product; steps are then made with it, three digits at a time, and every residual that
-                decides anything is computed afresh with `product` (iterative refinement).
             progress: show a progress bar.
-            space: the inner product of columns that are spread over processes.
-            bookmark: where the iteration is kept, and goes on from.
+            bookmark: where the state of the iteration is saved, and resumed from.
         """
-        step_product, digits = (product, 0.0) if rough is None else (rough, 1e-3)
-        kept = bookmark.load()
-        if kept is None:
+        product, precondition, space = system.product, system.precondition, system.space
+        step_product, digits = (product, 0.0) if system.rough is None else (system.rough, 1e-3)
+        saved = bookmark.load()
+        if saved is None:
             guess = precondition(c)
             scale = space.dots(c, guess).sqrt().clamp_min(torch.finfo(c.dtype).tiny)
             x, r = guess if start is None else start, c
             p, rz, target, first, iterations = r, scale, scale, scale.new_zeros(0), 0
         else:
-            x, r, p, scale, rz, target, first = (kept[name] for name in ("x", "r", "p", "scale", "rz", "target", "first"))
-            iterations = int(kept["iterations"])
+            x, r, p, scale, rz, target, first = (saved[name] for name in ("x", "r", "p", "scale", "rz", "target", "first"))
+            iterations = int(saved["iterations"])
         goal = self._goal(scale)
         bar = progress_bar(
             progress, total=self.max_iterations, initial=iterations, desc="solving", leave=False, mininterval=0.5
         )
         while True:
-            if kept is None:
+            if saved is None:
                 r = c - product(x) - x  # afresh: what conjugate gradients carry along drifts
                 z = precondition(r)
                 rz = space.dots(r, z).clamp_min(0)
@@ -116,7 +128,7 @@ class CGLS:
                     )
                 target = torch.maximum(goal / 2, digits * rz.sqrt())
                 p = z.clone()
-            kept = None
+            saved = None
             while iterations < self.max_iterations and space.agreed(bool((rz.sqrt() > target).any())):
                 q = step_product(p) + p
                 step = _quotient(rz, space.dots(p, q))

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkgp._types import NumericalWarning
+from ntkgp._system.errors import NumericalWarning
 
 
 def cholesky(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkgp._room import Room, roomier
+from ntkgp._system.growth import Room, roomier
 from ntkgp.linalg.cholesky import factorise
 
 LEAST, SHARE = 128, 4  # rows that came later are made one with the others when they are more than these, and than 1/4

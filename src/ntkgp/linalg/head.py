@@ -4,8 +4,7 @@ A is the whitened Jacobian (σ² = 1); all of this lives in weight space, so not
 orthonormal V (P×K), VᵀGV = diag(λ) and the image B = GV, for any V however far from converged:
 
 * upper: seeing only (AV)ᵀy leaves the covariance ``J′(I − B(BᵀB + λ)⁻¹Bᵀ)J′ᵀ``, which is ⪰ the posterior's;
-* lower: ``G ⪯ diag(λ + η, μ + b²/η)`` in the basis (V, V⊥), with b = ‖B − Vλ‖ the coupling, μ ≥ the norm of the rest, any
-  η > 0; inversion turns the order around: ``φ(λ + η + 1)⁻¹φᵀ + (J′J′ᵀ − φφᵀ)/(μ + b²/η + 1)``, φ = J′V.
+* lower: from λ, the coupling ‖B − Vλ‖ and a bound on the norm of the rest (:mod:`ntkgp.linalg.bracket`).
 """
 
 import math
@@ -17,10 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ntkgp.linalg.bracket import Bracket
 from ntkgp.linalg.space import WHOLE, Space
 
 Product = Callable[[Tensor], Tensor]  # v ↦ G v
-
 FAILURE = 1e-10  # probability that the randomised bound on the rest of the spectrum is too small
 PROBES, POWERS = 10, 4
 
@@ -70,16 +69,16 @@ class Head:
         return len(self.values)
 
     @property
-    def slack(self) -> float:
-        """What the lower bound suffers from, in units of the noise: directions left out, and those not converged."""
-        return self.coupling + self.tail
+    def bracket(self) -> Bracket:
+        """The lower bound that goes with it."""
+        return Bracket(self.values, self.coupling, self.tail)
 
     @cached_property
     def _seen(self) -> tuple[Tensor, Tensor, Tensor]:
         """B/λ and the Cholesky factor of (B/λ)ᵀ(B/λ) + 1/λ, over the directions that A sees at all; which those are."""
-        kept = self.values > 1e2 * torch.finfo(self.values.dtype).eps * self.values[0]
-        scaled = self.image[:, kept] / self.values[kept]
-        return scaled, torch.linalg.cholesky(self.space.gram(scaled, scaled) + torch.diag(1 / self.values[kept])), kept
+        visible = self.values > 1e2 * torch.finfo(self.values.dtype).eps * self.values[0]
+        scaled = self.image[:, visible] / self.values[visible]
+        return scaled, torch.linalg.cholesky(self.space.gram(scaled, scaled) + torch.diag(1 / self.values[visible])), visible
 
     def explained(self) -> Float[Tensor, "P K2"]:
         """E with E Eᵀ = B(BᵀB + λ)⁻¹Bᵀ: the upper bound is J′J′ᵀ − (J′E)(J′E)ᵀ."""
@@ -88,25 +87,15 @@ class Head:
 
     def partial_mean(self, c: Float[Tensor, "P S"]) -> Float[Tensor, "P S"]:
         """B(BᵀB + λ)⁻¹Vᵀ c: the mean of Δ after seeing only (AV)ᵀt, where c = Aᵀt."""
-        scaled, factor, kept = self._seen
-        seen = self.space.gram(self.v[:, kept], c) / self.values[kept].unsqueeze(1)
+        scaled, factor, visible = self._seen
+        seen = self.space.gram(self.v[:, visible], c) / self.values[visible].unsqueeze(1)
         return scaled @ torch.cholesky_solve(seen, factor)
-
-    def lower(self, features: Float[Tensor, "M K"], prior: Float[Tensor, "M"]) -> Float[Tensor, "M"]:
-        """The lower bound on each variance, from φ = J′V and the prior variance: the best over a few η."""
-        squares = features.square()
-        outside = (prior - squares.sum(dim=1)).clamp_min(0)
-        b = self.coupling
-        etas = [0.0] if b == 0 else [b * 10.0**power for power in (-2, -1, 0, 1)] + [b * b / (1 + self.tail)]
-        bounds = [squares @ (1 / (self.values + eta + 1)) + outside / (self.tail + (b * b / eta if eta else 0.0) + 1)
-                  for eta in etas]  # fmt: skip
-        return torch.stack(bounds).amax(dim=0)
 
     @cached_property
     def _nystrom(self) -> tuple[Tensor, Tensor]:
         """Eigenvectors and eigenvalues of B λ⁻¹ Bᵀ ⪯ G: one power step closer to G's own than V and λ."""
-        kept = self._seen[2]
-        half = self.image[:, kept] * self.values[kept].rsqrt()
+        visible = self._seen[2]
+        half = self.image[:, visible] * self.values[visible].rsqrt()
         values, rotation = torch.linalg.eigh(self.space.gram(half, half))
         return half @ (rotation * values.rsqrt()), values
 

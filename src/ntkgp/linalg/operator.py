@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ntkgp._checks import check_generator
+from ntkgp._system.check_options import check_generator
 from ntkgp.linalg.space import WHOLE, Space, normal_rows
 
 

@@ -5,24 +5,25 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import jacrev, jvp, vjp, vmap
 
-from ntkgp.tangent.fork import ForkLock
-from ntkgp.tangent.functional import ParameterSpace, PureNetwork
-from ntkgp.tangent.memory import ran_out
+from ntkgp._system.locks import ForkLock
+from ntkgp._system.memory import ran_out
+from ntkgp.tangent.layout import ParameterLayout
+from ntkgp.tangent.network import PureNetwork
 
 # torch counts the levels of forward-mode differentiation per process, not per thread: one thread at a time.
 _forward_mode = ForkLock(order=0)
 
 
 class AutodiffRows:
-    """The rows of J at the points x, over the parameters of `space`, each in units of its prior standard deviation.
+    """The rows of J at the points x, over the parameters of `layout`, each in units of its prior standard deviation.
 
     J v costs two forward passes a column, Jᵀ u three; a kernel row one backward pass an output, all of them batched by
     ``torch.func``. Modules that its transformations do not know (recurrent layers) take one backward pass per row and product.
     """
 
-    def __init__(self, network: PureNetwork, space: ParameterSpace, scales: dict[str, float], x: Tensor, outputs: int):
-        self.network, self.space, self.scales, self.x, self.outputs = network, space, scales, x, outputs
-        self._params = {name: network.anchor[name] for name in space.shapes}
+    def __init__(self, network: PureNetwork, layout: ParameterLayout, scales: dict[str, float], x: Tensor, outputs: int):
+        self.network, self.layout, self.scales, self.x, self.outputs = network, layout, scales, x, outputs
+        self._params = {name: network.anchor[name] for name in layout.shapes}
 
     def matmat(self, v: Float[Tensor, "S p"]) -> Float[Tensor, "nC S"]:
         """J v, all columns together."""
@@ -30,7 +31,7 @@ class AutodiffRows:
             return v.new_zeros(len(self.x) * self.outputs, 0)
         if not self.network.transformable:
             return self.dense().to(v.dtype) @ v.T
-        tangents = self._scaled(self.space.split(v.to(self.network.dtype)))
+        tangents = self._scaled(self.layout.split(v.to(self.network.dtype)))
 
         def column(tangent):
             return jvp(lambda params: self.network(params, self.x), (self._params,), (tangent,))[1].flatten()
@@ -53,7 +54,7 @@ class AutodiffRows:
             return
         pullback = vjp(lambda params: self.network(params, self.x), self._params)[1]
         (grads,) = vmap(pullback)(u.T.reshape(-1, len(self.x), self.outputs).to(self.network.dtype))
-        out += self.space.join(self._scaled(grads))
+        out += self.layout.join(self._scaled(grads))
 
     def dense(self) -> Float[Tensor, "nC p"]:
         """The entries of J: one backward pass per point and output."""
@@ -71,7 +72,7 @@ class AutodiffRows:
             return self.network(params, point.unsqueeze(0)).squeeze(0)
 
         jacobian = vmap(jacrev(single), in_dims=(None, 0))(self._params, self.x)
-        return self.space.join(self._scaled(jacobian)).flatten(0, 1)
+        return self.layout.join(self._scaled(jacobian)).flatten(0, 1)
 
     def _row(self, point: Tensor, c: int) -> Float[Tensor, "1 p"]:
         """One row of J by plain autograd."""
@@ -80,7 +81,7 @@ class AutodiffRows:
             leaves = {name: p.clone().requires_grad_() for name, p in self._params.items()}
             out = self.network(leaves, point.unsqueeze(0))[0, c]
             grads = torch.autograd.grad(out, list(leaves.values()), materialize_grads=True, create_graph=create_graph)
-        return self.space.join(self._scaled(dict(zip(leaves, grads, strict=True)))).unsqueeze(0)
+        return self.layout.join(self._scaled(dict(zip(leaves, grads, strict=True)))).unsqueeze(0)
 
     def kernel(self, other: "AutodiffRows") -> Float[Tensor, "nC mC"]:
         """J(x) J(x′)ᵀ."""
@@ -93,16 +94,16 @@ class AutodiffRows:
 
     def points(self, rows: slice) -> "AutodiffRows":
         """The same for fewer points."""
-        return AutodiffRows(self.network, self.space, self.scales, self.x[rows], self.outputs)
+        return AutodiffRows(self.network, self.layout, self.scales, self.x[rows], self.outputs)
 
     def joined(self, more: "AutodiffRows") -> "AutodiffRows":
         """The same at these points and more."""
-        return AutodiffRows(self.network, self.space, self.scales, torch.cat([self.x, more.x]), self.outputs)
+        return AutodiffRows(self.network, self.layout, self.scales, torch.cat([self.x, more.x]), self.outputs)
 
     def working_numbers(self, columns: int) -> int:
         """Rows of J, or the activations of `columns` copies of the network (guessed from the sizes of its weights)."""
-        activations = sum(shape.numel() ** 0.5 for shape in self.network.space.shapes.values())
-        return int(max(self.outputs * self.space.size, 4 * columns * activations))
+        activations = sum(shape.numel() ** 0.5 for shape in self.network.layout.shapes.values())
+        return int(max(self.outputs * self.layout.size, 4 * columns * activations))
 
     def _scaled(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
         scaled = {name: part * self.scales[name] for name, part in parts.items()}

@@ -8,45 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ntkgp._system.memory import by_halves
 from ntkgp.tangent.autodiff import AutodiffRows
-from ntkgp.tangent.factors import Factor
-from ntkgp.tangent.functional import ParameterSpace
-from ntkgp.tangent.layers import Layer
-from ntkgp.tangent.memory import by_halves
-
-Packed = list[Tensor]  # S vectors: one tensor per factored layer, and a flat one for the other parameters
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How flat vectors over the P parameters are packed for products: once per product, not once per chunk."""
-
-    layers: list[Layer]
-    fast: ParameterSpace  # the parameters of the factored layers, which come first
-    slow: ParameterSpace  # the others
-
-    @property
-    def space(self) -> ParameterSpace:
-        """All parameters, in flat order."""
-        return ParameterSpace({**self.fast.shapes, **self.slow.shapes})
-
-    def pack(self, v: Float[Tensor, "P S"]) -> Packed:
-        """One tensor per layer, (S, ...), and the rest."""
-        fast, slow = v.T.split([self.fast.size, self.slow.size], dim=1)
-        parts = self.fast.split(fast)
-        return [*(layer.pack(parts) for layer in self.layers), slow]
-
-    def unpack(self, packed: Packed) -> Float[Tensor, "P S"]:
-        """The inverse of :meth:`pack`."""
-        *tensors, slow = packed
-        parts: dict[str, Tensor] = {}
-        for layer, tensor in zip(self.layers, tensors, strict=True):
-            parts.update(layer.unpack(tensor))
-        return (torch.cat([self.fast.join(parts), slow], dim=1) if parts else slow).T
-
-    def zeros(self, columns: int, like: Tensor) -> Packed:
-        """Packed zero vectors."""
-        return [part.contiguous() for part in self.pack(like.new_zeros(self.fast.size + self.slow.size, columns))]
+from ntkgp.tangent.factors.factor import Factor
+from ntkgp.tangent.layout import Packed
 
 
 @dataclass(frozen=True)
@@ -57,7 +22,7 @@ class Chunk:
     Σ_layers (g g′ᵀ) ∘ (a a′ᵀ): no autodiff, every product a matrix product.
     """
 
-    factors: list[Factor]  # one per layer of the layout
+    factors: list[Factor]  # one per layer of the packing
     others: AutodiffRows | None
     count: int  # n
 
@@ -133,7 +98,7 @@ class Chunk:
     @property
     def kernel_operations(self) -> int:
         """Multiplications to compare two points in a kernel; autodiff rows cost their dot products."""
-        others = self.others.outputs**2 * self.others.space.size if self.others else 0
+        others = self.others.outputs**2 * self.others.layout.size if self.others else 0
         return others + sum(factor.kernel_operations for factor in self.factors)
 
     @property

@@ -7,31 +7,32 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkgp.tangent.chunk import Chunk, Layout
-from ntkgp.tangent.kept import Kept
-from ntkgp.tangent.memory import free_bytes
+from ntkgp._system.memory import free_bytes
+from ntkgp.tangent.chunk import Chunk
+from ntkgp.tangent.growing_factors import GrowingChunk
+from ntkgp.tangent.interfaces import JacobianRows, KernelRows
+from ntkgp.tangent.layout import Packing
 
 COLUMNS = 1024  # multiplied together: enough to keep matrix products busy
 TILE = 256  # points of a kernel block: small enough for the cache
 BLOCK = 512  # columns of JᵀJ computed together: large enough for matrix products, small enough to leave half of it out
-
 Source = Callable[[], Iterator[Chunk]]
 
 
-class Jacobian:
+class Jacobian(KernelRows, JacobianRows):
     """J(x) as products over chunks of points: nothing of size N×P, ever.
 
     Args:
-        layout: of the parameters.
+        packing: of the parameters.
         sources: each yields rows of J in the order of the points, each time it is called; whether they are kept or computed
             anew is its affair.
         points: N.
         outputs: C.
     """
 
-    def __init__(self, layout: Layout, sources: list[Source], points: int, outputs: int):
-        self._layout, self._sources, self.points, self.outputs = layout, sources, points, outputs
-        self.shape = (points * outputs, layout.space.size)
+    def __init__(self, packing: Packing, sources: list[Source], points: int, outputs: int):
+        self._packing, self._sources, self.points, self.outputs = packing, sources, points, outputs
+        self.shape = (points * outputs, packing.layout.size)
 
     def extended(self, more: "Jacobian") -> "Jacobian":
         """The rows of both, one below the other. Cost: the new rows; those that were there at first are not touched.
@@ -39,11 +40,16 @@ class Jacobian:
         The rows that came later are kept together, in memory with room for more, however few came at a time.
         """
         *before, last = self._sources
-        if before and isinstance(last, Kept) and len(more._sources) == 1 and isinstance(new := more._sources[0], Kept):
+        if (
+            before
+            and isinstance(last, GrowingChunk)
+            and len(more._sources) == 1
+            and isinstance(new := more._sources[0], GrowingChunk)
+        ):
             sources = [*before, last.extended(new.chunk)]
         else:
             sources = [*self._sources, *more._sources]
-        return Jacobian(self._layout, sources, self.points + more.points, self.outputs)
+        return Jacobian(self._packing, sources, self.points + more.points, self.outputs)
 
     def _chunks(self) -> Iterator[Chunk]:
         return chain.from_iterable(source() for source in self._sources)
@@ -52,7 +58,7 @@ class Jacobian:
         """J v. Cost: 2·N·C·P·S operations by factors; memory one working set beside the result."""
 
         def product(v: Tensor) -> Tensor:
-            packed = self._layout.pack(v)
+            packed = self._packing.pack(v)
             return torch.cat([piece.matmat(packed) for piece, _ in self._pieces(v)])
 
         return _by_columns(product, v, self.shape[0])
@@ -61,10 +67,10 @@ class Jacobian:
         """Jᵀ u. Cost: 2·N·C·P·S operations by factors; memory one working set and 2·P·S numbers."""
 
         def product(u: Tensor) -> Tensor:
-            out = self._layout.zeros(u.shape[1], u)
+            out = self._packing.zeros(u.shape[1], u)
             for piece, rows in self._pieces(u):
                 piece.accumulate(u[rows].contiguous(), out)
-            return self._layout.unpack(out)
+            return self._packing.unpack(out)
 
         return _by_columns(product, u, self.shape[1])
 
@@ -72,26 +78,26 @@ class Jacobian:
         """Jᵀ diag(weights) J v, in one pass and without an N×S intermediate. Cost: 4·N·C·P·S operations by factors."""
 
         def product(v: Tensor) -> Tensor:
-            packed, out = self._layout.pack(v), self._layout.zeros(v.shape[1], v)
+            packed, out = self._packing.pack(v), self._packing.zeros(v.shape[1], v)
             for piece, rows in self._pieces(v):
                 piece.accumulate(piece.matmat(packed).mul_(weights[rows].unsqueeze(1)), out)
-            return self._layout.unpack(out)
+            return self._packing.unpack(out)
 
         return _by_columns(product, v, self.shape[1])
 
-    def gram(self, weights: Float[Tensor, "NC"], done: Callable[[int], object] | None = None) -> Float[Tensor, "P P"]:
+    def normal_matrix(self, weights: Float[Tensor, "NC"], done: Callable[[int], object] | None = None) -> Float[Tensor, "P P"]:
         """Jᵀ diag(weights) J written out, in the dtype of the weights, in one pass; `done` is told of points as they are done.
 
         Cost: N·C·P² operations, half of a product since it is symmetric; memory the result and one working set.
         """
-        P, layout = self.shape[1], self._layout
-        shapes = [part.shape[1:] for part in layout.zeros(1, weights)[:-1]]
+        P, packing = self.shape[1], self._packing
+        shapes = [part.shape[1:] for part in packing.zeros(1, weights)[:-1]]
         roots, out, start = weights.sqrt().unsqueeze(1), weights.new_zeros(P, P), 0
         # The rows in two orders, and the factors once more where they are widened.
         points = working_bytes(weights.device) // (3 * self.outputs * P * weights.element_size())
         for piece in (piece for chunk in self._chunks() for piece in _split(chunk, max(1, points))):
             entries = piece.to(weights.dtype).dense(shapes)
-            rows = layout.unpack([part.to(weights.dtype) for part in entries]).T
+            rows = packing.unpack([part.to(weights.dtype) for part in entries]).T
             rows = rows * roots[start : start + len(rows)]
             for left in range(0, P, BLOCK):
                 out[left : left + BLOCK, left:].addmm_(rows[:, left : left + BLOCK].T, rows[:, left:])
@@ -101,26 +107,29 @@ class Jacobian:
         upper = out.triu_()
         return upper + upper.triu(1).T
 
-    def kernel(self, other: "Jacobian | None" = None) -> Float[Tensor, "NC MC"]:
-        """J(x) J(x′)ᵀ, block against block; with x′ = x (`other` None) only half of the blocks are computed.
+    def gram(self) -> Float[Tensor, "NC NC"]:
+        """J(x) J(x)ᵀ, block against block; only half of the blocks are computed.
 
-        Cost: 2·N·M·Σ_layers(C²o + i) operations for linear layers; memory the result and three blocks of 256 points.
+        Cost: N²·Σ_layers(C²o + i) operations for linear layers; memory the result and three blocks of 256 points.
         """
-        left = self._tiles()
-        if other is not None:
-            right = other._tiles()
-            return torch.cat([torch.cat([mine.kernel(theirs) for theirs in right], dim=1) for mine in left])
-        rows = _consecutive([tile.count * self.outputs for tile in left])
+        tiles = self._tiles()
+        rows = _consecutive([tile.count * self.outputs for tile in tiles])
         out: Tensor | None = None
-        for i, mine in enumerate(left):
-            for j, theirs in enumerate(left[: i + 1]):
+        for i, mine in enumerate(tiles):
+            for j, theirs in enumerate(tiles[: i + 1]):
                 block = mine.kernel(theirs)
                 out = block.new_empty(self.shape[0], self.shape[0]) if out is None else out
                 out[rows[i], rows[j]] = block
                 if i != j:
                     out[rows[j], rows[i]] = block.T
-        assert out is not None
+        if out is None:
+            raise ValueError("expected at least one point, got none")
         return out
+
+    def cross(self, other: "Jacobian") -> Float[Tensor, "NC MC"]:
+        """J(x) J(x′)ᵀ, block against block. Cost: 2·N·M·Σ_layers(C²o + i) operations for linear layers."""
+        right = other._tiles()
+        return torch.cat([torch.cat([mine.kernel(theirs) for theirs in right], dim=1) for mine in self._tiles()])
 
     def diag(self) -> Float[Tensor, "NC"]:
         """The diagonal of J(x) J(x)ᵀ, from the norms of the factors."""

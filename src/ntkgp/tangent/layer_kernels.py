@@ -7,8 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkgp.tangent.autodiff import AutodiffRows
-from ntkgp.tangent.factors import Direct, Factor, Pullback
-from ntkgp.tangent.functional import ParameterSpace
+from ntkgp.tangent.factors.direct import Direct
+from ntkgp.tangent.factors.factor import Factor, Pullback
+from ntkgp.tangent.layout import ParameterLayout
 from ntkgp.tangent.tangent import Tangent
 
 
@@ -67,15 +68,15 @@ class LayerKernels:
 
 def _factors(tangent: Tangent, x: Tensor, groups: list[list[str]]) -> list[list[Factor]]:
     """The factors of each group; parameters that have none as rows by autodiff."""
-    network, layout = tangent.network, tangent.layout
+    network, packing = tangent.network, tangent.packing
     x = network.cast(x)
     owner = {name: k for k, names in enumerate(groups) for name in names}
     factors: list[list[Factor]] = [[] for _ in groups]
-    for layer, factor in zip(layout.layers, tangent.chunk(x).factors, strict=True):
+    for layer, factor in zip(packing.layers, tangent.chunk(x).factors, strict=True):
         factors[owner[layer.weight]].append(factor)
     for k, names in enumerate(groups):
-        shapes = {name: layout.slow.shapes[name] for name in names if name in layout.slow.shapes}
+        shapes = {name: packing.slow.shapes[name] for name in names if name in packing.slow.shapes}
         if shapes:
-            rows = AutodiffRows(network, ParameterSpace(shapes), tangent.scales, x, tangent.outputs).dense()
+            rows = AutodiffRows(network, ParameterLayout(shapes), tangent.scales, x, tangent.outputs).dense()
             factors[k].append(Direct(rows.unflatten(0, (-1, tangent.outputs))))
     return factors

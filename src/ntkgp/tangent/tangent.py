@@ -7,14 +7,15 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from ntkgp._system.memory import by_halves, free_bytes
+from ntkgp._system.precision import full_precision
 from ntkgp.tangent.autodiff import AutodiffRows
-from ntkgp.tangent.chunk import Chunk, Layout
-from ntkgp.tangent.functional import ParameterSpace, PureNetwork
+from ntkgp.tangent.chunk import Chunk
+from ntkgp.tangent.factors.recording import LayerFactors
+from ntkgp.tangent.growing_factors import GrowingChunk
 from ntkgp.tangent.jacobian import Jacobian, Source, working_bytes
-from ntkgp.tangent.kept import Kept
-from ntkgp.tangent.memory import by_halves, free_bytes
-from ntkgp.tangent.precision import full_precision
-from ntkgp.tangent.record import LayerFactors
+from ntkgp.tangent.layout import Packing, ParameterLayout
+from ntkgp.tangent.network import PureNetwork
 
 
 class Tangent:
@@ -39,16 +40,16 @@ class Tangent:
         self._factors = factors.without(_wrong_factors(factors, self.scales, few, outputs))
         fast = self._factors.parameters
         slow = [name for name in network.anchor if name not in set(fast)]
-        self.layout = Layout(
+        self.packing = Packing(
             layers=list(dict.fromkeys(self._factors.layers.values())),
-            fast=ParameterSpace({name: network.anchor[name].shape for name in fast}),
-            slow=ParameterSpace({name: network.anchor[name].shape for name in slow}),
+            fast=ParameterLayout({name: network.anchor[name].shape for name in fast}),
+            slow=ParameterLayout({name: network.anchor[name].shape for name in slow}),
         )
 
     @property
-    def space(self) -> ParameterSpace:
+    def layout(self) -> ParameterLayout:
         """The flat order of the parameters."""
-        return self.layout.space
+        return self.packing.layout
 
     def with_settings(self, settings: dict[str, Tensor]) -> "Tangent":
         """The tangent of the same network with other values for some of its buffers or weights."""
@@ -85,7 +86,7 @@ class Tangent:
                 raise ValueError(f"x gave {seen} points in this pass and {points} in the first; batches must stay the same")
             kept = room
 
-        return Jacobian(self.layout, [chunks], points, self.outputs)
+        return Jacobian(self.packing, [chunks], points, self.outputs)
 
     def at(self, x: Tensor) -> Jacobian:
         """J(x); its factors are kept if they fit half of the free memory. Differentiable in x if x asks for gradients."""
@@ -95,20 +96,20 @@ class Tangent:
         parts = x.split(rows)
         if len(parts) == 1:
             each = self._chunks(x)
-            sources: list[Source] = [Kept.of(each[0])] if len(each) == 1 else [lambda: iter(each)]
-            return Jacobian(self.layout, sources, len(x), self.outputs)
+            sources: list[Source] = [GrowingChunk.of(each[0])] if len(each) == 1 else [lambda: iter(each)]
+            return Jacobian(self.packing, sources, len(x), self.outputs)
         sample = self.chunk(x[:1].detach())
         if not self._fits(sample, len(x)):
             anew = lambda: chain.from_iterable(map(self._chunks, parts))  # noqa: E731
-            return Jacobian(self.layout, [anew], len(x), self.outputs)
+            return Jacobian(self.packing, [anew], len(x), self.outputs)
         if x.requires_grad:
             all_of_them = [chunk for part in parts for chunk in self._chunks(part)]
-            return Jacobian(self.layout, [lambda: iter(all_of_them)], len(x), self.outputs)
+            return Jacobian(self.packing, [lambda: iter(all_of_them)], len(x), self.outputs)
         room, start = sample.room_for(len(x), self._others(x)), 0
         for chunk in chain.from_iterable(map(self._chunks, parts)):
             room.write(start, chunk)
             start += chunk.count
-        return Jacobian(self.layout, [Kept.of(room)], len(x), self.outputs)
+        return Jacobian(self.packing, [GrowingChunk.of(room)], len(x), self.outputs)
 
     def _chunks(self, x: Tensor) -> list[Chunk]:
         """The rows at x in one chunk, or in several where memory runs out."""
@@ -118,12 +119,12 @@ class Tangent:
         """The rows of J at a few points: one forward and C backward passes."""
         with full_precision():
             found = self._factors.at(x, self.outputs)
-        return Chunk([found[layer] for layer in self.layout.layers], self._others(x), len(x))
+        return Chunk([found[layer] for layer in self.packing.layers], self._others(x), len(x))
 
     def _others(self, x: Tensor) -> AutodiffRows | None:
-        if not self.layout.slow.size:
+        if not self.packing.slow.size:
             return None
-        return AutodiffRows(self.network, self.layout.slow, self.scales, x, self.outputs)
+        return AutodiffRows(self.network, self.packing.slow, self.scales, x, self.outputs)
 
     def _fits(self, sample: Chunk, points: int) -> bool:
         return 2 * sample.bytes_per_point * points < free_bytes(self.network.device)
@@ -132,8 +133,8 @@ class Tangent:
 def _wrong_factors(factors: LayerFactors, scales: dict[str, float], x: Tensor, outputs: int) -> set[str]:
     """Parameters whose factors at x do not reproduce their autodiff Jacobian, or that have none."""
     network, names = factors.network, factors.parameters or list(factors.network.anchor)
-    space = ParameterSpace({name: network.anchor[name].shape for name in names})
-    truth = space.split(AutodiffRows(network, space, scales, x, outputs).dense())
+    layout = ParameterLayout({name: network.anchor[name].shape for name in names})
+    truth = layout.split(AutodiffRows(network, layout, scales, x, outputs).dense())
     mine: dict[str, Tensor] = {}
     for layer, factor in factors.at(x, outputs).items():
         shape = layer.pack({name: truth[name][:1] for name in layer.parameters}).shape[1:]

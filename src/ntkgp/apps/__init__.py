@@ -1,0 +1,4 @@
+"""What people do with a posterior.
+
+Tables, diagnostics, pictures, bandits, active learning, Figure 1, BoTorch, the explorer. The rooms below never import from here.
+"""

@@ -1,0 +1,1 @@
+"""The BoTorch model; ``ntkgp.botorch`` is its door."""

@@ -1,0 +1,86 @@
+"""A posterior at many small groups of points at once, and what it would say had more been observed: dense, differentiable."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ntkgp.posterior.exact.method import ExactPosterior
+from ntkgp.posterior.interface import Posterior
+
+
+@dataclass(frozen=True)
+class Observations:
+    """What was seen beyond a posterior's data, perhaps only in thought: batches that broadcast, gradients kept."""
+
+    x: Float[Tensor, "*batch n d"]
+    y: Float[Tensor, "*batches n m"]
+    noise: Tensor  # variance, broadcasts to y
+    outputs: list[int]  # of the network, that y observes
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Of the three together."""
+        return torch.broadcast_shapes(self.x.shape[:-2], self.y.shape[:-2], self.noise.shape[:-2])
+
+    def rows(self, values: Tensor, batch: torch.Size) -> Float[Tensor, "*batch nm"]:
+        """`values`, y or noise, for each batch and flattened point-major."""
+        return values.expand(*batch, *self.y.shape[-2:]).flatten(-2)
+
+
+def batch_shape(seen: tuple[Observations, ...]) -> torch.Size:
+    """That of all observations together."""
+    return torch.broadcast_shapes(*(new.batch_shape for new in seen))
+
+
+def joint(
+    gp: Posterior, x: Float[Tensor, "*some q d"], outputs: list[int], seen: tuple[Observations, ...] = ()
+) -> tuple[Float[Tensor, "*batch q m"], Float[Tensor, "*batch qm qm"]]:
+    """Mean and covariance of some outputs in each batch of q points, given the data and then what else was seen; in float64.
+
+    Cost: that of the posterior at q + n points a batch, n of them observed, and (n·m)³ operations.
+    """
+    batch, q = torch.broadcast_shapes(x.shape[:-2], batch_shape(seen)), x.shape[-2]
+    points = torch.cat([part.expand(*batch, *part.shape[-2:]) for part in (x, *(new.x for new in seen))], dim=-2)
+    mean, covariance = _blocks(gp, points.reshape(-1, *points.shape[-2:]))
+    C = mean.shape[-1]
+    at_each = [outputs] * q + [new.outputs for new in seen for _ in range(new.x.shape[-2])]
+    rows = torch.tensor([C * k + c for k, some in enumerate(at_each) for c in some], device=x.device)
+    mean = mean.flatten(1)[:, rows].double().view(*batch, len(rows))
+    covariance = covariance[:, rows.unsqueeze(1), rows].double().view(*batch, len(rows), len(rows))
+    if seen:
+        y = torch.cat([new.rows(new.y, batch) for new in seen], dim=-1)
+        noise = torch.cat([new.rows(new.noise, batch) for new in seen], dim=-1)
+        mean, covariance = conditioned(mean, covariance, y, noise)
+    return mean.unflatten(-1, (q, len(outputs))), covariance
+
+
+def conditioned(
+    mean: Float[Tensor, "*batch k"],
+    covariance: Float[Tensor, "*batch k k"],
+    y: Float[Tensor, "*batch n"],
+    noise: Float[Tensor, "*batch n"],
+) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of the first k − n rows given that the last n were observed as y.
+
+    Example:
+        >>> import torch
+        >>> conditioned(torch.zeros(2), torch.tensor([[1.0, 0.5], [0.5, 1.0]]), torch.ones(1), torch.ones(1))
+        (tensor([0.2500]), tensor([[0.8750]]))
+    """
+    k = mean.shape[-1] - y.shape[-1]
+    factor = torch.linalg.cholesky(covariance[..., k:, k:] + torch.diag_embed(noise))
+    half = torch.linalg.solve_triangular(factor, covariance[..., k:, :k], upper=False)
+    surprise = torch.linalg.solve_triangular(factor, (y - mean[..., k:]).unsqueeze(-1), upper=False)
+    return mean[..., :k] + (half.mT @ surprise).squeeze(-1), covariance[..., :k, :k] - half.mT @ half
+
+
+def _blocks(gp: Posterior, x: Float[Tensor, "B q d"]) -> tuple[Float[Tensor, "B q C"], Float[Tensor, "B qC qC"]]:
+    """Mean and covariance of each group, all outputs."""
+    if isinstance(gp, ExactPosterior):
+        return gp.joint(x)
+    p, outputs = gp.predict(x.flatten(0, 1)), gp.problem.outputs
+    alone = x.shape[1] * outputs == 1
+    covariance = p.variance.reshape(-1, 1, 1) if alone else torch.stack([gp.covariance(group) for group in x])
+    return p.mean.reshape(*x.shape[:2], outputs), covariance

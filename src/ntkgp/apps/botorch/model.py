@@ -1,0 +1,375 @@
+"""The BoTorch model: Bayesian optimisation with the posterior of a network. Comes with the extra ``ntkgp[botorch]``."""
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import torch
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.models.deterministic import GenericDeterministicModel
+from botorch.models.model import FantasizeMixin, Model
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform, Standardize
+from botorch.models.utils import validate_input_scaling
+from botorch.posteriors import GPyTorchPosterior, TransformedPosterior
+from botorch.utils.datasets import SupervisedDataset
+from botorch.utils.transforms import normalize_indices
+from botorch.utils.types import DEFAULT
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from jaxtyping import Float
+from linear_operator import to_linear_operator
+from torch import Tensor, nn
+
+from ntkgp._system.check_data import check_noise
+from ntkgp._system.errors import NumericalWarning
+from ntkgp.apps.botorch.conditioning import Observations, batch_shape, joint
+from ntkgp.networks.unit_cube import default_network
+from ntkgp.posterior.exact.method import ExactPosterior
+from ntkgp.posterior.interface import Posterior
+from ntkgp.posterior.samples import FunctionSample
+from ntkgp.tuning.result import Tuned
+from ntkgp.tuning.tune import tune
+
+
+class NTKGPModel(Model, FantasizeMixin):
+    """A BoTorch model over the tangent-kernel posterior of a network, built from data like ``SingleTaskGP``.
+
+    Hyper-parameters are tuned by marginal likelihood when it is built: there is no ``fit_gpytorch_mll`` to call, and ``train``
+    and ``eval`` change nothing. Computes in float64 and answers in the dtype of the query. Outputs are modelled jointly.
+    Acquisition functions that ask a model for posteriors, fantasies or conditioning work; those that reach into GPyTorch's
+    kernels (``LogNoisyExpectedImprovement``, BoTorch's own pathwise sampling) do not. Cost of a query: b·q·m·(n·m)² operations
+    for b batches of q points.
+
+    Args:
+        train_X: (n, d), in the unit cube unless the transform or the module bring it to a scale of order one.
+        train_Y: (n, m).
+        module: None for :func:`default_network`, which takes inputs in the unit cube; any ``nn.Module`` that maps (n, d) to
+            (n, m), its hyper-parameters then tuned; or a :class:`ntkgp.tuning.Tuned`, as it is.
+        noise_var: ``"tuned"``, or the known noise variance in the units of train_Y: a number, or one per observation (n, m).
+        input_transform: as for ``SingleTaskGP``; a transform with parameters of its own is not trained.
+        outcome_transform: as for ``SingleTaskGP``: ``Standardize`` unless told otherwise, None for none.
+        starts: as for :func:`ntkgp.tune`.
+        steps: as for :func:`ntkgp.tune`.
+        hyper_prior: as for :func:`ntkgp.tune`; without one, the few points of a search are fitted too well to be true.
+        generator: source of the default network's weights; the global one when None.
+
+    Attributes:
+        gp: the :class:`ntkgp.posterior.Posterior` inside, of transformed targets given transformed inputs.
+        tuned: the hyper-parameters; pass them as `module` to build the next model without tuning. None after
+            :meth:`from_posterior`.
+
+    Example:
+        >>> import torch
+        >>> from botorch.acquisition import LogExpectedImprovement
+        >>> from botorch.optim import optimize_acqf
+        >>> g = torch.Generator().manual_seed(0)
+        >>> X = torch.rand(12, 2, generator=g, dtype=torch.float64)
+        >>> Y = -(X - 0.3).square().sum(dim=1, keepdim=True)  # highest at (0.3, 0.3)
+        >>> model = NTKGPModel(X, Y, generator=g)
+        >>> model.posterior(torch.rand(5, 3, 2).double()).mean.shape  # five batches of three points
+        torch.Size([5, 3, 1])
+        >>> bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+        >>> acquisition = LogExpectedImprovement(model, best_f=Y.max())
+        >>> candidate, _ = optimize_acqf(acquisition, bounds, q=1, num_restarts=4, raw_samples=64)
+        >>> bool((candidate - 0.3).norm() < 0.1)
+        True
+    """
+
+    likelihood = None  # FantasizeMixin asks whether it is one of fixed noise; here the model itself knows the noise
+    _has_transformed_inputs = True  # the inputs inside the posterior are, always
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        *,
+        module: nn.Module | Tuned | None = None,
+        noise_var: str | float | Tensor | None = "tuned",
+        input_transform: InputTransform | None = None,
+        outcome_transform: OutcomeTransform | type | None = DEFAULT,
+        starts: int = 2,
+        steps: int = 60,
+        hyper_prior: float | None = 1.0,
+        generator: torch.Generator | None = None,
+    ):
+        super().__init__()
+        _check_data(train_X, train_Y)
+        noise = None if noise_var is None else _known_noise(noise_var, train_Y)
+        with torch.no_grad():
+            X, Y = self.transform_inputs(train_X, input_transform), train_Y
+            if isinstance(outcome_transform, type):
+                outcome_transform = Standardize(m=Y.shape[1])
+            if outcome_transform is not None:
+                outcome_transform.train()  # learns from these targets, as in SingleTaskGP
+                Y, noise = outcome_transform(Y, noise, X=X)
+            X, Y = X.double(), Y.double()
+        if noise is not None and bool((noise == noise[:1]).all()):
+            noise = noise[:1]  # the same everywhere, so it is known at new points too
+        if isinstance(module, Tuned):
+            tuned = module if noise is None else replace(module, noise_var=noise)
+        else:
+            if module is None:
+                validate_input_scaling(train_X=X, train_Y=Y)
+                module = default_network(X.shape[1], Y.shape[1], generator=generator).to(X)
+            with warnings.catch_warnings():
+                # Functions without noise drive its variance to the edge of the range, every time; `tuned.notes` says so.
+                warnings.filterwarnings("ignore", message=".* edge of its range", category=NumericalWarning)
+                learned = "outputs" if noise is None else noise
+                tuned = tune(module, X, Y, noise_var=learned, starts=starts, steps=steps, hyper_prior=hyper_prior)
+        self._hold(tuned.fit(X, Y), train_X.detach(), input_transform, outcome_transform, tuned)
+
+    @classmethod
+    def from_posterior(
+        cls,
+        posterior: Posterior,
+        *,
+        input_transform: InputTransform | None = None,
+        outcome_transform: OutcomeTransform | None = None,
+    ) -> "NTKGPModel":
+        """A model over a posterior that is there already; all three kinds work.
+
+        With ``Exact()`` queries are batched; the others take one call for each batch of points (one for all when q·m = 1).
+
+        Args:
+            posterior: what ``ntkgp.fit`` returned.
+            input_transform: what its inputs went through, with its coefficients learned.
+            outcome_transform: what its targets went through, with its coefficients learned.
+
+        Example:
+            >>> import torch, ntkgp
+            >>> x = torch.linspace(0, 1, 8).double().unsqueeze(1)
+            >>> posterior = ntkgp.fit(ntkgp.mlp(1, width=32).double(), x, torch.sin(6 * x), noise_var=0.01)
+            >>> model = NTKGPModel.from_posterior(posterior)
+            >>> torch.equal(model.posterior(x).mean, posterior.predict(x).mean)
+            True
+        """
+        if not isinstance(posterior, Posterior):
+            raise TypeError(f"posterior must be what ntkgp.fit returned, got {type(posterior).__name__}")
+        X = posterior.problem.data.x
+        original = X if input_transform is None else input_transform.eval().untransform(X)
+        return cls._empty()._hold(posterior, original, input_transform, outcome_transform)
+
+    @classmethod
+    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
+        """BoTorch's datasets as arguments; its ``train_Yvar`` is `noise_var` here."""
+        inputs = super().construct_inputs(training_data=training_data, **options)
+        return {"noise_var" if name == "train_Yvar" else name: value for name, value in inputs.items()}
+
+    def posterior(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> GPyTorchPosterior | TransformedPosterior:
+        """Joint over the q points and m outputs of each batch; differentiable in X.
+
+        Args:
+            X: (*batch, q, d).
+            output_indices: which outputs; all when None.
+            observation_noise: True adds the model's noise (its mean, where it differs from point to point); a tensor that
+                broadcasts to (*batch, q, m) is added as it is, in units of the transformed outcomes.
+            posterior_transform: as in BoTorch.
+        """
+        self.eval()
+        if output_indices is not None:
+            return self.subset_output(output_indices).posterior(X, None, observation_noise, posterior_transform)
+        X = self.transform_inputs(X)
+        mean, covariance = joint(self.gp, X, self._outputs, self._seen)
+        if isinstance(observation_noise, Tensor) or observation_noise:
+            noise = observation_noise if isinstance(observation_noise, Tensor) else self._noise
+            covariance = covariance + torch.diag_embed(noise.to(mean).expand_as(mean).flatten(-2))
+        mean, covariance = mean.to(X.dtype), to_linear_operator(covariance.to(X.dtype))
+        if self.num_outputs == 1:
+            distribution = MultivariateNormal(mean.squeeze(-1), covariance)
+        else:
+            distribution = MultitaskMultivariateNormal(mean, covariance)
+        answer = GPyTorchPosterior(distribution)
+        if self._outcome_transform is not None:
+            answer = self._outcome_transform.untransform_posterior(answer, X=X)
+        return answer if posterior_transform is None else posterior_transform(answer, X=X)  # pyright: ignore[reportReturnType]
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> "NTKGPModel":
+        """A new model that has also seen (X, Y), hyper-parameters and transforms kept.
+
+        Without batches and gradients the exact posterior is updated. Else (fantasies; some outputs only) the model remembers
+        the new points, differentiably, and every query is conditioned on them, at n' points more a batch: made for the few
+        points of a look-ahead, not for many.
+
+        Args:
+            X: (*batch, n', d).
+            Y: (*batch', n', m), in the units of train_Y; the batches broadcast.
+            noise: noise variance that broadcasts to Y, in units of the transformed outcomes; the model's own when None.
+            **kwargs: taken and ignored, since BoTorch passes hints for GPyTorch's models.
+        """
+        self.eval()
+        if X.ndim < 2 or Y.ndim < 2 or X.shape[-2] != Y.shape[-2] or Y.shape[-1] != self.num_outputs:
+            raise ValueError(
+                f"X must have shape (..., n, {self.train_inputs[0].shape[-1]}) and Y (..., n, {self.num_outputs}), "
+                f"got {tuple(X.shape)} and {tuple(Y.shape)}"
+            )
+        points, targets, transform = self.transform_inputs(X).double(), Y.double(), self._outcome_transform
+        if transform is not None:
+            targets, _ = transform(targets, X=points)
+        variance = (self._noise if noise is None else noise).to(targets)
+        new = Observations(points, targets, variance, self._outputs)
+        plain = points.ndim == targets.ndim == 2 >= variance.ndim and not (points.requires_grad or targets.requires_grad)
+        everything = not self._seen and self._outputs == list(range(self.gp.problem.outputs))
+        if plain and everything and isinstance(self.gp, ExactPosterior):
+            assert self._original_train_inputs is not None
+            original = torch.cat([self._original_train_inputs, X.detach().to(self._original_train_inputs)])
+            known = noise is None and self.gp.problem.data.common_noise is not None
+            gp = self.gp.update(points, targets, noise_var=None if known else variance.expand_as(targets))
+            return self._like(gp=gp, original=original)
+        return self._like(seen=(*self._seen, new))
+
+    def sample_paths(self, count: int = 1, *, generator: torch.Generator | None = None) -> GenericDeterministicModel:
+        """Functions drawn from the posterior, as a deterministic model of batch shape (count,): for Thompson sampling.
+
+        Exact draws, evaluable anywhere, again and again, differentiable. Maximise all of them with BoTorch's
+        ``optimize_posterior_samples``, or a single one by ``optimize_acqf`` of its ``PosteriorMean``. Cost: 2·P·m operations a
+        point and path, P the number of the network's parameters.
+
+        Args:
+            count: how many.
+            generator: source of the draws; the global one when None.
+
+        Example:
+            >>> import torch
+            >>> from botorch.utils.sampling import optimize_posterior_samples
+            >>> X = torch.rand(10, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+            >>> paths = NTKGPModel(X, torch.sin(6 * X)).sample_paths(3)
+            >>> torch.equal(paths(X), paths(X)), paths(X).shape
+            (True, torch.Size([3, 10, 1]))
+            >>> bounds = torch.tensor([[0.0], [1.0]]).double()
+            >>> best, values = optimize_posterior_samples(paths, bounds, raw_samples=32, num_restarts=2)
+            >>> best.shape
+            torch.Size([3, 1])
+        """
+        if self._seen:
+            raise NotImplementedError(
+                "there are no paths of a model of fantasies, or of observations of some outputs only; draw them from the model "
+                "that was conditioned"
+            )
+        sample = self.gp.sample(count, generator=generator)
+        each = [sample[k] for k in range(count)]
+
+        def values(functions: FunctionSample, X: Tensor) -> Tensor:
+            found = functions(X.reshape(-1, X.shape[-1]))
+            return found.reshape(len(found), *X.shape[:-1], -1)[..., self._outputs]
+
+        def paths(X: Tensor) -> Tensor:
+            self.eval()
+            points = self.transform_inputs(X)
+            batches = points if points.ndim > 2 else points.unsqueeze(0)
+            if batches.shape[-3] == 1:  # all functions at the same points
+                found = values(sample, batches.squeeze(-3)).movedim(0, -3)
+            elif count == 1:
+                found = values(sample, batches)[0]
+            elif batches.shape[-3] == count:  # each function at points of its own
+                found = torch.cat([values(f, x) for f, x in zip(each, batches.unbind(-3), strict=True)]).movedim(0, -3)
+            else:
+                raise ValueError(
+                    f"X must have shape (q, d), (..., 1, q, d) or (..., {count}, q, d) for {count} paths, got {tuple(X.shape)}"
+                )
+            transform = self._outcome_transform
+            return (found if transform is None else transform.untransform(found, X=points)[0]).to(X.dtype)
+
+        return GenericDeterministicModel(paths, self.num_outputs, torch.Size([count]))
+
+    def subset_output(self, idcs: list[int]) -> "NTKGPModel":
+        """The same model seen through some of its outputs, in that order."""
+        chosen = normalize_indices(list(idcs), d=self.num_outputs)
+        assert chosen is not None
+        transform = self._outcome_transform
+        model = self._like(outputs=[self._outputs[k] for k in chosen])
+        if transform is not None:
+            model.outcome_transform = transform.subset_output(chosen)
+        return model
+
+    @property
+    def num_outputs(self) -> int:
+        """The number m of outputs."""
+        return len(self._outputs)
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Empty; that of the fantasies for a model that came out of ``fantasize``."""
+        return batch_shape(self._seen)
+
+    @property
+    def train_inputs(self) -> tuple[Tensor]:
+        """The transformed points inside the posterior."""
+        return (self.gp.problem.data.x,)
+
+    @property
+    def _outcome_transform(self) -> OutcomeTransform | None:
+        return getattr(self, "outcome_transform", None)  # BoTorch asks whether the attribute is there
+
+    @property
+    def _noise(self) -> Float[Tensor, "1 m"]:
+        """The noise variance of an observation somewhere: the mean of the training data's."""
+        data = self.gp.problem.data
+        return data.noise_std.square().unflatten(0, (-1, data.outputs)).mean(dim=0, keepdim=True)[:, self._outputs]
+
+    @classmethod
+    def _empty(cls) -> "NTKGPModel":
+        model = cls.__new__(cls)
+        Model.__init__(model)
+        return model
+
+    def _hold(
+        self,
+        gp: Posterior,
+        original: Tensor,
+        input_transform: InputTransform | None,
+        outcome_transform: OutcomeTransform | None,
+        tuned: Tuned | None = None,
+        outputs: list[int] | None = None,
+        seen: tuple[Observations, ...] = (),
+    ) -> "NTKGPModel":
+        self.gp, self.tuned, self._seen, self._original_train_inputs = gp, tuned, seen, original
+        self._outputs = list(range(gp.problem.outputs)) if outputs is None else outputs
+        if input_transform is not None:
+            self.input_transform = input_transform
+        if outcome_transform is not None:
+            self.outcome_transform = outcome_transform
+        self.eval()
+        return self
+
+    def _like(self, **changes: Any) -> "NTKGPModel":
+        """The same model but for some of what it holds."""
+        same = {
+            "gp": self.gp, "original": self._original_train_inputs, "input_transform": getattr(self, "input_transform", None),
+            "outcome_transform": self._outcome_transform, "tuned": self.tuned, "outputs": self._outputs, "seen": self._seen,
+        }  # fmt: skip
+        return self._empty()._hold(**{**same, **changes})
+
+    def _revert_to_original_inputs(self) -> None:
+        """Nothing to do in training mode: what is inside the posterior is never changed."""
+
+
+def _check_data(train_X: Tensor, train_Y: Tensor) -> None:
+    """(n, d) and (n, m)."""
+    for name, value in {"train_X": train_X, "train_Y": train_Y}.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}; use torch.as_tensor({name})")
+    if train_X.ndim != 2 or train_Y.ndim != 2 or len(train_X) != len(train_Y):
+        raise ValueError(
+            f"train_X must have shape (n, d) and train_Y (n, m), got {tuple(train_X.shape)} and {tuple(train_Y.shape)}; "
+            "one output is a column, train_Y.unsqueeze(-1), and batches of models are not supported"
+        )
+    if not len(train_X):
+        raise ValueError("train_X must hold at least one point, got none")
+    for name, value in {"train_X": train_X, "train_Y": train_Y}.items():
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{name} holds NaN or infinity; remove or impute such rows")
+
+
+def _known_noise(noise_var: str | float | Tensor, Y: Tensor) -> Float[Tensor, "n m"] | None:
+    """The noise variance of each observation, None where it is to be tuned."""
+    if isinstance(noise_var, str):
+        if noise_var != "tuned":
+            raise ValueError(f"noise_var must be 'tuned', a number or a tensor like train_Y, got {noise_var!r}")
+        return None
+    return check_noise(noise_var, (len(Y), Y.shape[1])).to(Y)

@@ -1,0 +1,359 @@
+"""One page: its state, and what happens when somebody touches something. Every page has its own; nothing is shared."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bokeh.document import Document
+from bokeh.events import DocumentReady, Pan
+from bokeh.layouts import column, row
+from bokeh.models import CustomJS, Div
+
+from ntkgp.apps.explorer.model import csv_table, export, your_data
+from ntkgp.apps.explorer.model.compute import Answer, Memory, answer
+from ntkgp.apps.explorer.model.state import State, StateError, rounded, start
+from ntkgp.apps.explorer.model.training import Trained, Training
+from ntkgp.apps.explorer.model.your_data import DataModel
+from ntkgp.apps.explorer.page import texts
+from ntkgp.apps.explorer.page.colours import DARK, LIGHT
+from ntkgp.apps.explorer.page.controls import TEXT_SHEET, Controls
+from ntkgp.apps.explorer.page.data_view import DataPanel
+from ntkgp.apps.explorer.page.share import LONGEST_LINK, SharePanel, uploaded
+from ntkgp.apps.explorer.page.views import Playground
+
+PATIENCE = 8  # ms in which changes gather before they are answered: a slider in motion sends many
+LATER = 120  # ms by which the smaller panels follow: the posterior is what the eye is on
+SETTLED = 800  # ms without a change after which the link follows
+SLICE = 0.05  # s of training between two looks at it
+PAGE = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
+# While a point is dragged the tool keeps it to itself; the plot should follow the hand.
+FOLLOW = "if (points.selected.indices.length) points.setv({ data: points.data }, { check_eq: false })"
+TYPES = {"json": "application/json", "py": "text/x-python", "png": "image/png", "svg": "image/svg+xml"}
+UNTRAINED = {"shown", "probe", "samples", "problem", "table", "target", "inputs", "tuned"}  # fields that no training depends on
+log = logging.getLogger(__name__)
+
+
+class Page:
+    """A page in a browser tab, from its opening to its end.
+
+    Args:
+        doc: Bokeh's side of the page.
+        link: the letters of a shared state, or none.
+        address: where the page lives, for its link.
+    """
+
+    def __init__(self, doc: Document, link: str | None = None, address: str = ""):
+        self.doc, self.address, self.memory = doc, address, Memory()
+        self.state, self.errors = start(), list[str]()
+        if link:
+            try:
+                self.state = State.from_link(link)
+            except StateError as error:
+                self.errors.append(str(error))
+        self.answer: Answer = answer(self.state, self.memory)
+        self.model: DataModel | None = None
+        self.run: Training | None = None
+        self.trained: Trained | None = None
+        self.ticking: Any = None
+        self.updates, self.settling = 0, None
+        self.pending = self.new_frame = self.later = self.writing = False
+        self.views, self.controls, self.table, self.share = Playground(), Controls(), DataPanel(), SharePanel()
+        div: dict[str, Any] = {"stylesheets": [TEXT_SHEET], "sizing_mode": "stretch_width"}
+        self.message, self.status, self.legend, self.progress = (
+            Div(name=name, **div) for name in ("message", "status", "legend", "progress")
+        )
+        self._listen()
+        self._lay_out()
+        self._show(new_frame=True)
+        if self.state.table is not None:
+            self._guarded(self._fit_table)()
+        self._settle()
+
+    def _listen(self) -> None:
+        for control in self.controls.all:
+            self._on(control.widget, control.prop, lambda field=control.field: self._read(field))
+        c, t = self.controls, self.table
+        self._on(self.views.points, "data", self._read_points)
+        for button, action in ((c.add, self._add), (c.delete, self._delete), (c.clear, self._clear), (c.train, self._train),
+                               (c.again, self._forget)):  # fmt: skip
+            button.on_click(self._guarded(action))
+        self._on(t.file, "value", lambda: self._soon(self._load_table))
+        for widget in (t.target, t.first, t.second):
+            self._on(widget, "value", self._choose_columns)
+        self._on(t.tuned, "active", self._choose_columns)
+        self._on(t.at, "value", self._move_slice)
+        self._on(self.share.file, "value", lambda: self._soon(self._restore))
+        for kind, button in self.share.buttons.items():
+            button.on_click(self._guarded(lambda kind=kind: self._export(kind)))
+        self._on(self.share.dark, "active", self._restyle)
+        self.views.main.js_on_event(Pan, CustomJS(args={"points": self.views.points}, code=FOLLOW))
+        self.doc.js_on_event(DocumentReady, self.share.ready)
+        self.doc.on_session_destroyed(lambda _context: self.close())
+
+    def _lay_out(self) -> None:
+        c, t, s = self.controls, self.table, self.share
+        wide: dict[str, Any] = {"sizing_mode": "stretch_width"}
+        self.training = column(
+            row(c["trainer"], c["signal"], **wide),
+            row(c.train, c.again, **wide),
+            self.progress,
+            **wide,
+            name="training_controls",
+        )
+        first, second = list(s.buttons.values())[:2], list(s.buttons.values())[2:]  # a phone has room for two
+        roots = [
+            column(c["problem"], row(c.x, c.y, **wide), c.add, c.chosen, row(c.delete, c.clear, **wide), **wide,
+                   name="points_controls"),
+            column(c["noise_var"], c["rank"], c["tail"], c["probe"], **wide, name="posterior_controls"),
+            column(c["width"], c["depth"], c["sharpness"], c["normalisation"], c["seed"], **wide, name="network_controls"),
+            column(c["shown"], c["samples"], **wide, name="show_controls"),
+            self.training,
+            column(t.file, t.target, t.first, t.second, t.tuned, t.at, **wide, name="data_controls"),
+            t.figures,
+            column(s.link, row(*first, **wide), row(*second, **wide), s.file, s.script, s.download, **wide, name="share_panel"),
+            self.views.main, self.views.spectrum, self.views.predictors, self.message, self.status, self.legend, s.dark,
+        ]  # fmt: skip
+        for root in roots:
+            self.doc.add_root(root)
+        self.doc.title, self.doc.template = "ntkgp explorer", PAGE  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _on(self, model: Any, prop: str, action: Callable[[], None]) -> None:
+        model.on_change(prop, lambda _attr, _old, _new: None if self.writing else self._guarded(action)())
+
+    def _soon(self, action: Callable[[], None]) -> None:
+        """After what the browser has sent along: the name of a file follows its content."""
+        self.doc.add_timeout_callback(self._guarded(action, by_hand=False), PATIENCE)
+
+    def _guarded(self, action: Callable[[], None], by_hand: bool = True) -> Callable[..., None]:
+        """Whatever goes wrong in an action is said in the page, and the page goes on.
+
+        What is said stays until somebody does something else; what happens by itself does not wipe it away.
+        """
+
+        def guarded(*_event: Any) -> None:
+            before = list(self.errors)
+            if by_hand:
+                self.errors = []
+            try:
+                action()
+            except ValueError as error:  # of the library, the state and the table: written for people
+                self.errors = [str(error)]
+            except Exception as error:
+                log.exception("an action of the page failed")
+                self.errors = [f"{type(error).__name__}: {error}. The page goes on; please report what you did."]
+            if self.errors != before:
+                self._write()
+                self._say()
+
+        return guarded
+
+    # What can be done to the playground.
+
+    def _read(self, field: str) -> None:
+        if field == "problem":
+            fresh = start(str(self.controls["problem"].value), self.state.seed)
+            new = replace(self.state, points=fresh.points, noise_var=fresh.noise_var, problem=fresh.problem)
+            self._change(new, new_frame=True)
+        else:
+            self._change(self.controls.read(self.state, field))
+
+    def _read_points(self) -> None:
+        data = self.views.points.data
+        self._change(replace(self.state, points=rounded(data["x"], data["y"])))
+
+    def _add(self) -> None:
+        x, y = self.controls.x.value, self.controls.y.value
+        if x is None or y is None:
+            raise StateError("give the new point an x and a y")
+        self._change(self.state.with_point(float(x), float(y)))
+
+    def _delete(self) -> None:
+        chosen = self.controls.chosen_point  # the list follows the plot a little later: what it shows counts, not its number
+        if chosen in self.state.points:
+            self._change(self.state.without_point(self.state.points.index(chosen)))
+
+    def _clear(self) -> None:
+        self._change(replace(self.state, points=()))
+
+    def _change(self, state: State, new_frame: bool = False) -> None:
+        """Take a new state on; it is shown soon, together with what follows it closely."""
+        changed = {name for name in vars(state) if getattr(state, name) != getattr(self.state, name)}
+        self.state = state
+        if self.run is not None and changed - UNTRAINED:
+            self._forget()
+        self.new_frame |= new_frame
+        if not self.pending:
+            self.pending = True
+            self._soon(self._refresh)
+
+    def _refresh(self) -> None:
+        new_frame, self.new_frame, self.pending = self.new_frame, False, False
+        self.answer = answer(self.state, self.memory)
+        if self.run is not None:
+            self.run.ask(self.state, self.answer)
+        self._show(new_frame, panels=False)
+        if not self.later:
+            self.later = True
+            self.doc.add_timeout_callback(self._guarded(self._show_panels, by_hand=False), LATER)
+        if self.settling is not None:
+            self.doc.remove_timeout_callback(self.settling)
+        self.settling = self.doc.add_timeout_callback(self._guarded(self._settle, by_hand=False), SETTLED)
+
+    def _show_panels(self) -> None:
+        self.later = False
+        self.views.show_panels(self.answer, self.state)
+        self.controls.list_points(self.state)
+
+    def _show(self, new_frame: bool = False, panels: bool = True) -> None:
+        self.updates += 1
+        self.views.show(self.answer, self.state)
+        if panels:
+            self._show_panels()
+        if new_frame:
+            self.views.frame(self.answer, self.state)
+        self._write()
+        self.status.text = texts.numbers(self.answer, self.state, self.updates)
+        self.legend.text = texts.legend(self.views.palette, self.state, self.trained is not None)
+        self._say()
+
+    def _write(self) -> None:
+        """All widgets and points as the state has them."""
+        self.writing = True
+        try:
+            self.controls.write(self.state)
+            self.table.write(self.state)
+            self.views.show_points(self.state)
+        finally:
+            self.writing = False
+
+    def _say(self, *more: str) -> None:
+        self.message.text = texts.message(self.errors, (*self.answer.notes, *more))
+
+    # Training.
+
+    def _train(self) -> None:
+        """Begin, stop, or go on."""
+        if self.ticking is not None:
+            self._stop()
+        else:
+            if self.run is None or self.run.finished:
+                self._forget()
+                self.answer = answer(self.state, self.memory)
+                self.run = Training(self.state, self.answer)
+            self.ticking = self.doc.add_periodic_callback(self._guarded(self._tick, by_hand=False), 40)
+        self._say_training()
+
+    def _tick(self) -> None:
+        if self.run is None or self.ticking is None:
+            return
+        try:
+            self.run.advance(SLICE)
+            self.trained = self.run.look()
+        except Exception:
+            self._forget()
+            raise
+        self.views.show_trained(self.trained)
+        if self.run.finished:
+            self._stop()
+        if self.run.note:
+            self._say(self.run.note)
+        self._say_training()
+
+    def _stop(self) -> None:
+        if self.ticking is not None:
+            self.doc.remove_periodic_callback(self.ticking)
+            self.ticking = None
+
+    def _forget(self) -> None:
+        """End the training there is, and take it off the page."""
+        self._stop()
+        if self.run is not None:
+            self.run.close()
+        self.run = self.trained = None
+        self.views.show_trained(None)
+        self._say_training()
+
+    def _say_training(self) -> None:
+        running = self.ticking is not None
+        resumable = self.run is not None and not self.run.finished
+        self.controls.train.label = "Stop" if running else "Resume" if resumable else "Train"
+        self.controls.again.disabled = self.run is None
+        self.progress.text = texts.training(self.run, self.trained, running)
+        children = [child for child in self.training.children if child is not self.views.curve]
+        self.training.children = children + ([self.views.curve] if self.trained is not None else [])
+        self.legend.text = texts.legend(self.views.palette, self.state, self.trained is not None)
+
+    def close(self) -> None:
+        """The tab is gone: end its training."""
+        self.ticking = None  # the session takes its callbacks along
+        if self.run is not None:
+            self.run.close()
+            self.run = None
+
+    # A table.
+
+    def _load_table(self) -> None:
+        content, name = uploaded(self.table.file)
+        table, notes = csv_table.parse(content, name)
+        self.state = your_data.choose(table, self.state)
+        self.model = None
+        self._write()
+        self._fit_table()
+        self._say(f"{name}: {table.rows} rows, {len(table.names)} columns of numbers", *notes)
+        self._settle()
+
+    def _choose_columns(self) -> None:
+        if self.state.table is None:
+            return
+        target, inputs = self.table.chosen()
+        self.state = replace(self.state, target=target, inputs=inputs, tuned=bool(self.table.tuned.active))
+        self._fit_table()
+        self._settle()
+
+    def _fit_table(self) -> None:
+        self.model = your_data.fit(self.state)
+        self.table.show(self.model, self.state)
+
+    def _move_slice(self) -> None:
+        if self.model is not None:
+            self.table.show_slice(self.model, self.state)
+
+    # Share.
+
+    def _settle(self) -> None:
+        """Link and script follow the state."""
+        self.settling = None
+        link = self.state.to_link()
+        if len(link) > LONGEST_LINK and self.state.table is not None:
+            link = replace(self.state, table=None, target="", inputs=()).to_link()
+            self._say("The link leaves your table out, it is too long for that: save the state as a file to keep it.")
+        self.share.link.value = f"{self.address}?state={link}"
+        self.share.script.value = export.script(self.state) if self.state.points else ""
+
+    def _export(self, kind: str) -> None:
+        makers: dict[str, Callable[[], bytes]] = {
+            "json": lambda: self.state.to_json().encode(),
+            "py": lambda: export.script(self.state).encode(),
+            "png": lambda: export.picture(self.state, self.answer, "png"),
+            "svg": lambda: export.picture(self.state, self.answer, "svg"),
+        }
+        self.share.send(f"ntkgp-explorer.{kind}", TYPES[kind], makers[kind]())
+
+    def _restore(self) -> None:
+        content, _ = uploaded(self.share.file)
+        self._forget()
+        self.state = State.from_json(content)
+        self.model = None
+        self.answer = answer(self.state, self.memory)
+        self._show(new_frame=True)
+        if self.state.table is not None:
+            self._fit_table()
+        self._settle()
+
+    def _restyle(self) -> None:
+        palette = DARK if self.share.dark.active else LIGHT
+        self.views.restyle(palette)
+        self.table.restyle(palette)
+        self.legend.text = texts.legend(palette, self.state, self.trained is not None)

@@ -1,0 +1,86 @@
+"""Words and numbers of the page, as HTML."""
+
+import html
+
+from ntkgp.apps.explorer.model.compute import Answer
+from ntkgp.apps.explorer.model.state import State
+from ntkgp.apps.explorer.model.training import Trained, Training
+from ntkgp.apps.explorer.page.colours import DASHES, Palette
+
+
+def numbers(answer: Answer, state: State, update: int) -> str:
+    """What the plot says at the probe, how good the K predictors are, and what it took."""
+    std = {name: float(getattr(answer, name)[-1]) ** 0.5 for name in ("variance", "exact", "lower", "upper", "paper")}
+    shown = {
+        "points": ("N", f"{answer.points}"),
+        "noise": ("σ²", f"{state.noise_var:.5g}"),
+        "rank": ("K", f"{answer.rank}"),
+        "tail": ("T", f"{state.tail}"),
+        "probe": ("x*", f"{state.probe:.5g}"),
+        "mean": ("mean at x*", f"{float(answer.mean[-1]):.5g}"),
+        "std": ("std, K and T", f"{std['variance']:.5g}"),
+        "exact": ("exact std", f"{std['exact']:.5g}"),
+        "lower": ("lower", f"{std['lower']:.5g}"),
+        "upper": ("upper, ours", f"{std['upper']:.5g}"),
+        "paper": ("upper, the paper's", f"{std['paper']:.5g}"),
+        "error": ("error of the band", f"{answer.error(answer.variance):.3%}"),
+        "paper_error": ("of the paper's", f"{answer.error(answer.paper):.3%}"),
+        "time": ("computed in", f"{answer.milliseconds:.1f} ms"),
+    }
+    return _list(shown, update)
+
+
+def training(run: Training | None, now: Trained | None, running: bool) -> str:
+    """How far a training is."""
+    if run is None or now is None:
+        return ""
+    stage = "training" if running else "done" if run.finished else "stopped"
+    shown = {
+        "stage": ("networks", f"{run.networks}, {stage}"),
+        "step": ("step", f"{now.step}"),
+        "seconds": ("trained for", f"{now.seconds:.1f} s"),
+        "mean_error": ("error of the mean", f"{now.mean_error:.3%}"),
+        "std_error": ("of the std", f"{now.std_error:.3%}"),
+    }
+    return _list(shown, now.step)
+
+
+def message(errors: list[str], notes: tuple[str, ...] = ()) -> str:
+    """Trouble first, then what is good to know; nothing when there is neither."""
+    parts = [f"<p class='error' role='alert'>{html.escape(text)}</p>" for text in errors]
+    return "".join(parts + [f"<p class='note' role='status'>{html.escape(text)}</p>" for text in notes])
+
+
+def legend(palette: Palette, state: State, trained: bool) -> str:
+    """Which line is which: colour and dashes, as the plot has them."""
+    entries = [_swatch(palette.data, "data", "dot"), _swatch(palette.mean, "mean", "solid", 3)]
+    lines = {
+        "epistemic": [_swatch(palette.mean, "epistemic, ±2 std", "area")],
+        "total": [_swatch(palette.total, "with noise", "area")],
+        "exact": [_swatch(palette.exact, "exact", DASHES["exact"])],
+        "bracket": [_swatch(palette.bracket, "upper, ours", "dashed"), _swatch(palette.bracket, "lower", "dotted")],
+        "paper": [_swatch(palette.paper, "upper, the paper's", "dashdot")],
+        "samples": [_swatch(palette.samples, "samples", "solid")],
+        "trained": [_swatch(palette.trained, "trained networks", "dashed", 3)] if trained else [],
+    }
+    return (
+        "<div class='legend'>"
+        + "".join(entries + [e for name, some in lines.items() if name in state.shown for e in some])
+        + "</div>"
+    )
+
+
+def _swatch(colour: str, label: str, kind: str, width: float = 2) -> str:
+    strokes = {"dashed": "5 3", "dotted": "1.5 3", "dashdot": "6 3 1.5 3", "solid": "none"}
+    if kind == "area":
+        drawn = f"<rect x='0' y='2' width='24' height='10' fill='{colour}' fill-opacity='0.3'/>"
+    elif kind == "dot":
+        drawn = f"<circle cx='12' cy='7' r='5' fill='{colour}'/>"
+    else:
+        drawn = f"<path d='M0 7H24' stroke='{colour}' stroke-width='{width}' stroke-dasharray='{strokes[kind]}'/>"
+    return f"<span><svg width='24' height='14' aria-hidden='true'>{drawn}</svg>{html.escape(label)}</span>"
+
+
+def _list(shown: dict[str, tuple[str, str]], update: int) -> str:
+    items = [f"<div><dt>{label}</dt><dd data-number='{key}'>{value}</dd></div>" for key, (label, value) in shown.items()]
+    return f"<dl class='numbers' data-update='{update}'>{''.join(items)}</dl>"

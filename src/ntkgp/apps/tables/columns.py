@@ -1,0 +1,123 @@
+"""The columns that a model knows, and their values as numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+NUMBER, BOOLEAN, CATEGORY = "number", "boolean", "category"
+CATEGORIES = 100  # of a column of texts: more are names of rows rather than kinds of them
+SHOWN = 5  # rows, categories or columns named in a message
+
+
+class TableError(ValueError):
+    """A table that cannot be used as it is; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that a model takes in: its name, whether it holds numbers, booleans or categories, and which.
+
+    Example:
+        >>> import polars as pl
+        >>> Column.of(pl.Series("colour", ["red", "blue", "red"]))
+        Column(name='colour', kind='category', categories=('blue', 'red'))
+    """
+
+    name: str
+    kind: str
+    categories: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, series: pl.Series) -> "Column":
+        """What there is to know of a column of the training table."""
+        kind = _kind(series)
+        if kind is None:
+            raise TableError(
+                f"column {series.name!r} is of type {series.dtype}, not of numbers, booleans or texts: convert it, or leave "
+                f"it out with --ignore {series.name}"
+            )
+        if kind == NUMBER:
+            return cls(series.name, kind)
+        if kind == BOOLEAN:
+            return cls(series.name, kind, ("false", "true"))
+        found = series.cast(pl.String).unique().drop_nulls().sort()
+        if len(found) > CATEGORIES:
+            raise TableError(
+                f"column {series.name!r} holds {len(found)} different texts, such as {found[0]!r}, at most {CATEGORIES} can "
+                f"be categories: leave it out with --ignore {series.name}, or turn it into numbers"
+            )
+        return cls(series.name, kind, tuple(found))
+
+    @property
+    def width(self) -> int:
+        """Features it becomes: one, or one for each category."""
+        return 1 if self.kind == NUMBER else len(self.categories)
+
+    def codes(self, series: pl.Series) -> pl.Series:
+        """The place of each value among the categories; null where it is none of them."""
+        return series.cast(pl.String).cast(pl.Enum(self.categories), strict=False).to_physical()
+
+    def unseen(self, series: pl.Series) -> list[str]:
+        """Values that are none of the categories."""
+        if self.kind == NUMBER:
+            return []
+        values = series.cast(pl.String).unique().drop_nulls().sort()
+        return values.filter(~values.is_in(list(self.categories))).to_list()
+
+
+def check_kinds(table: pl.DataFrame, columns: Sequence[Column], path: Path) -> None:
+    """Columns must be of the kind they had in the training table."""
+    for column in columns:
+        got = _kind(table[column.name])
+        if got != column.kind:
+            value = table[column.name].drop_nulls().head(1).to_list()
+            raise TableError(
+                f"{path}: column {column.name!r} held {_plural(column.kind)} when the model was fitted and is of type "
+                f"{table.schema[column.name]} here{f', such as {value[0]!r}' if value else ''}; convert it"
+            )
+
+
+def encode(table: pl.DataFrame, columns: Sequence[Column]) -> Float[Tensor, "N D"]:
+    """Numbers as they are, categories as ones and zeros: a feature each, all zero where the category is unknown; in float64.
+
+    Example:
+        >>> import polars as pl
+        >>> table = pl.DataFrame({"size": [1.5, 2.0], "colour": ["red", "green"]})
+        >>> encode(table, [Column("size", "number"), Column("colour", "category", ("blue", "red"))])
+        tensor([[1.5000, 0.0000, 1.0000],
+                [2.0000, 0.0000, 0.0000]], dtype=torch.float64)
+    """
+    features = torch.zeros(len(table), sum(column.width for column in columns), dtype=torch.float64)
+    place = 0
+    for column in columns:
+        if column.kind == NUMBER:
+            features[:, place] = torch.from_numpy(table[column.name].cast(pl.Float64).to_numpy(writable=True))
+        else:
+            codes = column.codes(table[column.name]).cast(pl.Int64).fill_null(-1).to_numpy(writable=True)
+            known = torch.from_numpy(codes)
+            rows = (known >= 0).nonzero().squeeze(1)
+            features[rows, place + known[rows]] = 1.0
+        place += column.width
+    return features
+
+
+def _kind(series: pl.Series) -> str | None:
+    dtype = series.dtype
+    if dtype == pl.Boolean:
+        return BOOLEAN
+    if dtype == pl.String or isinstance(dtype, pl.Categorical | pl.Enum):
+        return CATEGORY
+    return NUMBER if dtype.is_numeric() else None
+
+
+def _plural(kind: str) -> str:
+    return {NUMBER: "numbers", BOOLEAN: "booleans", CATEGORY: "texts"}[kind]
+
+
+def listed(items: Sequence[object], most: int = SHOWN) -> str:
+    return ", ".join(map(repr, items[:most])) + (", …" if len(items) > most else "")

@@ -1,0 +1,185 @@
+"""A table model in a folder: two safetensors files and a JSON that binds them; nothing read from it is executed."""
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ntkgp.apps.tables.columns import BOOLEAN, CATEGORY, NUMBER, Column, TableError
+from ntkgp.apps.tables.model import Noise, TableModel
+from ntkgp.apps.tables.scaling import Scaling
+from ntkgp.networks.description import describe, rebuild
+from ntkgp.posterior import load as posterior_files
+from ntkgp.storage.file import read, write
+from ntkgp.storage.replace import check_plain, replacing
+from ntkgp.storage.state import State
+
+FORMAT, VERSION = "ntkgp table model", 1
+FACTS, NETWORK, POSTERIOR = "model.json", "network.safetensors", "posterior.safetensors"
+
+
+def save(model: TableModel, folder: Path) -> None:
+    """Write the model into a folder, which is made if need be: weights, posterior, and all else as JSON.
+
+    Example:
+        >>> import polars as pl, tempfile
+        >>> from ntkgp.apps.tables.model import Options, fit_table
+        >>> table = pl.DataFrame({"hours": [1.0, 2.0, 3.0], "price": [10.0, 22.0, 30.0]})
+        >>> model = fit_table(table, [Column("hours", "number")], ["price"], options=Options(width=8, steps=5, starts=1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(model, Path(folder))
+        ...     again = load(Path(folder))
+        >>> bool((again.predict(table).mean == model.predict(table).mean).all())
+        True
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (NETWORK, POSTERIOR, FACTS):  # before anything is replaced: they belong together
+        check_plain(folder / name)
+    write(folder / NETWORK, "network", State(tensors=dict(model.module.state_dict())))
+    model.posterior.save(folder / POSTERIOR)
+    noise = model.noise
+    facts = {
+        "format": FORMAT,
+        "version": VERSION,
+        "columns": [asdict(column) for column in model.columns],
+        "targets": model.targets,
+        "ignored": model.ignored,
+        "inputs": _listed(model.inputs),
+        "outputs": _listed(model.outputs),
+        "noise": {
+            "variances": None if noise.variances is None else noise.variances.tolist(),
+            "group": None if noise.group is None else asdict(noise.group),
+            "columns": noise.columns,
+        },
+        "network": describe(model.module),
+        "dtype": str(next(model.module.parameters()).dtype).removeprefix("torch."),
+        "fitted": model.fitted,
+        "files": {name: _sha256(folder / name) for name in (NETWORK, POSTERIOR)},
+    }
+    with replacing(folder / FACTS) as temporary:
+        temporary.write_text(json.dumps({"sha256": _signature(facts), **facts}, indent=1) + "\n", encoding="utf-8")
+
+
+def load(folder: Path, device: str = "cpu") -> TableModel:
+    """The model that :func:`save` wrote; one that is damaged, or whose files do not belong together, is refused."""
+    facts = _read_facts(folder)
+    try:
+        return _model(folder, facts, device)
+    except TableError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        # The bytes are what their sha256 says, but nobody's save wrote them.
+        raise TableError(f"{folder} cannot be loaded: {error}") from error
+
+
+def _model(folder: Path, facts: dict[str, Any], device: str) -> TableModel:
+    for name in (NETWORK, POSTERIOR):
+        _check_inside(folder, name)
+        if not (folder / name).is_file():
+            raise TableError(f"{folder} is not a whole model: {name} is missing; fit it again, or copy all of the folder")
+        if _sha256(folder / name) != facts["files"][name]:
+            raise TableError(f"{folder / name} is damaged, or belongs to another model than {FACTS}; use another copy")
+    _, weights = read(folder / NETWORK, torch.device("cpu"))
+    module = rebuild(facts["network"], sum(t.numel() for t in weights.tensors.values())).to(State(facts=facts).dtype("dtype"))
+    module.load_state_dict(weights.tensors)
+    module = module.to(device)
+    posterior = posterior_files.load(folder / POSTERIOR, module)
+    noise, variances = facts["noise"], facts["noise"]["variances"]
+    model = TableModel(
+        columns=tuple(_column(column) for column in facts["columns"]),
+        targets=tuple(facts["targets"]),
+        ignored=tuple(facts["ignored"]),
+        inputs=_scaling(facts["inputs"]),
+        outputs=_scaling(facts["outputs"]),
+        noise=Noise(
+            None if variances is None else torch.tensor(variances, dtype=torch.float64),
+            None if noise["group"] is None else _column(noise["group"]),
+            tuple(noise["columns"]),
+        ),
+        module=module,
+        posterior=posterior,
+        fitted=facts["fitted"],
+    )
+    _check_together(model)
+    return model
+
+
+def _check_together(model: TableModel) -> None:
+    """Columns, units, noise and posterior of one size; variances positive."""
+    problem, C, group, variances = model.posterior.problem, len(model.targets), model.noise.group, model.noise.variances
+    rows = 1 if group is None else len(group.categories) + 1
+    sizes = {
+        "features": (sum(column.width for column in model.columns), len(model.inputs.center), problem.data.x.shape[1]),
+        "targets": (C, len(model.outputs.center), problem.outputs),
+        "noise": ((rows, C) if variances is not None else C,
+                  tuple(variances.shape) if variances is not None else len(model.noise.columns)),
+    }  # fmt: skip
+    for what, found in sizes.items():
+        if len(set(found)) > 1:
+            raise TableError(f"the parts of the model do not belong together: its {what} have sizes {found}")
+    if variances is not None and not bool((torch.isfinite(variances) & (variances > 0)).all()):
+        raise TableError("the noise variances of the model must be positive and finite")
+    names = [*model.targets, *model.ignored, *model.noise.columns, *(column.name for column in model.columns)]
+    if not all(isinstance(name, str) for name in names) or not isinstance(model.fitted, dict):
+        raise TableError("the names of the columns of the model must be texts")
+
+
+def _read_facts(folder: Path) -> dict[str, Any]:
+    path = folder / FACTS
+    _check_inside(folder, FACTS)
+    if not path.is_file():
+        raise TableError(f"there is no model in {folder}: expected {FACTS} in it, made by ntkgp fit --out {folder}")
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(facts, dict):
+            raise ValueError("expected an object")
+    except (ValueError, RecursionError) as error:
+        raise TableError(f"{path} is damaged: {error}") from error
+    if facts.get("format") != FORMAT or facts.get("version") != VERSION:
+        raise TableError(
+            f"{path} is {facts.get('format')!r} of version {facts.get('version')!r}; expected {FORMAT!r} of version {VERSION}; "
+            "update ntkgp"
+        )
+    if facts.pop("sha256", None) != _signature(facts):
+        raise TableError(f"{path} is damaged: its content is not what its sha256 says; use another copy, or fit again")
+    return facts
+
+
+def _check_inside(folder: Path, name: str) -> None:
+    """A model is what lies in its folder: links could lead anywhere."""
+    if (folder / name).is_symlink():
+        raise TableError(f"{folder / name} is a symbolic link, which models may not hold; copy the file it points to")
+
+
+def _signature(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    sha = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(2**20):
+            sha.update(block)
+    return sha.hexdigest()
+
+
+def _listed(scaling: Scaling) -> dict[str, list[float]]:
+    return {"center": scaling.center.tolist(), "scale": scaling.scale.tolist()}
+
+
+def _scaling(lists: dict[str, list[float]]) -> Scaling:
+    center, scale = (torch.tensor(lists[name], dtype=torch.float64) for name in ("center", "scale"))
+    sound = torch.isfinite(center).all() and torch.isfinite(scale).all() and (scale > 0).all()
+    if center.ndim != 1 or center.shape != scale.shape or not sound:
+        raise TableError(f"a scaling must be as many finite centers as positive scales, got {lists!r}")
+    return Scaling(center, scale)
+
+
+def _column(facts: dict[str, Any]) -> Column:
+    column = Column(facts["name"], facts["kind"], tuple(facts["categories"]))
+    if column.kind not in (NUMBER, BOOLEAN, CATEGORY) or not all(isinstance(c, str) for c in (column.name, *column.categories)):
+        raise TableError(f"a column must have a name, a kind and categories of texts, got {facts!r}")
+    return column

@@ -1,0 +1,72 @@
+"""Units: the recipe for tables wants columns of mean 0 and standard deviation 1, people want answers in their own."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ntkgp._system.check_data import check_scalable
+from ntkgp.distributed.group import Group
+from ntkgp.posterior.prediction import Prediction
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """standardised = (raw − center) / scale, column by column; () for a vector of targets, (D,) for a matrix.
+
+    Example:
+        >>> import torch
+        >>> scaling = Scaling.of(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))  # the second column is constant
+        >>> scaling.apply(torch.tensor([[3.0, 6.0]]))
+        tensor([[1., 1.]], dtype=torch.float64)
+    """
+
+    center: Float[Tensor, "*D"]
+    scale: Float[Tensor, "*D"]
+
+    @classmethod
+    def of(cls, values: Float[Tensor, "N *D"]) -> "Scaling":
+        """Mean and standard deviation of each column, in float64; a constant column keeps its unit."""
+        values = values.double()
+        center, scale = values.mean(dim=0), values.std(dim=0, correction=0)
+        # The mean of equal numbers is not always that number to the last digit.
+        constant = scale <= 1e-12 * values.abs().amax(dim=0)
+        check_scalable(values, scale)
+        return cls(center, torch.where(constant, torch.ones_like(scale), scale))
+
+    @classmethod
+    def of_all(cls, values: Float[Tensor, "N *D"], group: Group) -> "Scaling":
+        """The same over the rows of all ranks."""
+        values = values.double()
+        count = group.total(len(values))
+        center = group.sum(values.sum(dim=0)) / count
+        scale = (group.sum((values - center).square().sum(dim=0)) / count).sqrt()
+        largest = torch.cat(group.gather(values.abs().amax(dim=0, keepdim=True) if len(values) else values)).amax(dim=0)
+        return cls(center, torch.where(scale <= 1e-12 * largest, torch.ones_like(scale), scale))
+
+    @classmethod
+    def none(cls, values: Float[Tensor, "N *D"]) -> "Scaling":
+        """Values as they are."""
+        zero = torch.zeros_like(values[0], dtype=torch.float64)
+        return cls(zero, torch.ones_like(zero))
+
+    def apply(self, values: Tensor) -> Tensor:
+        """Standardised, in float64."""
+        return (values.double() - self.center) / self.scale
+
+    def undo(self, prediction: Prediction) -> Prediction:
+        """A prediction of standardised targets in the units of the raw ones."""
+        square = self.scale.square()
+        noise = prediction.noise_var
+        raw = Prediction(
+            mean=self.center + self.scale * prediction.mean,
+            variance=square * prediction.variance,
+            lower=square * prediction.lower,
+            upper=square * prediction.upper,
+            noise_var=None if noise is None else square * noise,
+        )
+        if not all(bool(torch.isfinite(part).all()) for part in vars(raw).values() if part is not None):
+            unit = float(self.scale.max())
+            raise ValueError(f"predictions overflow in units of {unit:.1e}; rescale the targets and fit again")
+        return raw

@@ -1,0 +1,10 @@
+"""Several processes at one fit.
+
+The group and its collectives, the shard of one rank, vectors and Jacobians spread over ranks. The user's data, files and methods
+live in other rooms.
+"""
+
+from ntkgp._system.errors import GroupError
+from ntkgp.distributed.group import Group
+
+__all__ = ["Group", "GroupError"]

@@ -1,0 +1,87 @@
+"""Partial SVD over products with A and Aᵀ alone: the paper's appendix "Computing The Partial SVD", four ways.
+
+All of them end in the same Rayleigh–Ritz step, so whatever the convergence: U and V have orthonormal columns, Aᵀu = s v
+holds exactly, and what is left over is reported as ‖A v − s u‖ per triplet. Written here because torch's
+``svd_lowrank`` wants a tensor and SciPy's ``svds`` leaves the GPU and multiplies one vector at a time.
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ntkgp._system.errors import NumericalWarning
+from ntkgp._system.resume import NOWHERE, Bookmark
+from ntkgp.linalg.operator import Operator
+
+
+@dataclass(frozen=True)
+class PartialSVD:
+    """The K largest singular triplets, A ≈ U diag(s) Vᵀ, and how good they are.
+
+    Example:
+        >>> import torch
+        >>> from ntkgp.linalg.operator import Operator
+        >>> svd = DenseSVD()(Operator.of(torch.diag(torch.tensor([3.0, 2.0, 1.0]))), rank=2)
+        >>> svd.rank, svd.u.shape, svd.converged
+        (2, torch.Size([3, 2]), True)
+    """
+
+    u: Float[Tensor, "n K"]
+    s: Float[Tensor, "K"]
+    v: Float[Tensor, "m K"]
+    residuals: Float[Tensor, "K"]
+    converged: bool
+    products: int  # columns multiplied by A or Aᵀ
+
+    @property
+    def rank(self) -> int:
+        """K."""
+        return len(self.s)
+
+
+class SVDMethod(ABC):
+    """A way to compute a partial SVD; an object that carries its own options."""
+
+    def subspace(
+        self, symmetric: Operator, rank: int, generator: torch.Generator | None = None, bookmark: Bookmark = NOWHERE
+    ) -> Float[Tensor, "n K"]:
+        """Orthonormal columns, `rank` or some more, that span about the dominant eigenvectors of a symmetric operator."""
+        if symmetric.space.spread:
+            raise ValueError(
+                f"svd must be RandomizedSVD(tol=None) where the head is split over ranks, got {self!r}; raise Group(memory=...)"
+            )
+        return self(symmetric, rank, generator).v
+
+    @abstractmethod
+    def __call__(self, operator: Operator, rank: int, generator: torch.Generator | None = None) -> PartialSVD:
+        """The `rank` largest singular triplets of the operator."""
+
+
+def ritz(operator: Operator, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The best triplets with left vectors in the span of q; Aᵀ u = s v holds exactly."""
+    v, r = torch.linalg.qr(operator.rmatmat(q))
+    w, s, zt = torch.linalg.svd(r.T)
+    return q @ w, s, v @ zt.T
+
+
+def orthonormal(block: Tensor) -> Tensor:
+    return torch.linalg.qr(block).Q
+
+
+def check_svd_rank(rank: int, n: int, m: int) -> None:
+    if not 1 <= rank <= min(n, m):
+        raise ValueError(f"rank must be between 1 and min(N·C, P) = {min(n, m)}, got {rank}")
+
+
+def warn_unless_converged(converged: bool, residuals: Tensor, s: Tensor, tol: float, reached: str, option: str) -> None:
+    if not converged:
+        worst = float(residuals.max() / s[0])
+        warnings.warn(
+            f"the partial SVD reached residuals of {worst:.1e}·s₁ after {reached}, not {tol:.1e}; raise {option} or tol",
+            NumericalWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,86 @@
+"""The structure of a network as plain data, so that it can be built again from a file without running any code of it."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ntkgp._system.check_options import check_count
+from ntkgp.networks.layers import InputScales, NTKLinear, Sine
+from ntkgp.networks.sums import SumOfNetworks
+
+PLAIN = {"SiLU": nn.SiLU, "Sine": Sine}  # layers without options
+Description = dict[str, Any]
+
+
+def describe(module: nn.Module) -> Description:
+    """The layers of a network made by :func:`ntkgp.tune_table`, without their weights, ready for JSON.
+
+    Example:
+        >>> import ntkgp
+        >>> net = ntkgp.mlp(2, width=8, activation=Sine())
+        >>> rebuild(describe(net)).load_state_dict(net.state_dict())
+        <All keys matched successfully>
+    """
+    kind = type(module).__name__
+    if type(module) is nn.Sequential:
+        # Not named_children(), which leaves out a layer that is used again.
+        return {"kind": kind, "parts": {name: describe(part) for name, part in module._modules.items() if part is not None}}
+    if type(module) is SumOfNetworks:
+        return {"kind": kind, "parts": [describe(part) for part in module.networks]}
+    if type(module) is InputScales:
+        return {"kind": kind, "features": len(module.scale)}
+    if type(module) in (nn.Linear, NTKLinear):
+        sizes = {"in_features": module.in_features, "out_features": module.out_features, "bias": module.bias is not None}
+        return {"kind": kind, **sizes, **({"gain": module.gain} if isinstance(module, NTKLinear) else {})}
+    if type(module) in PLAIN.values():
+        return {"kind": kind}
+    raise TypeError(f"a {kind} cannot be written as plain data; save its state_dict and rebuild it in code")
+
+
+def rebuild(description: Description, most: int | None = None) -> nn.Module:
+    """The network of a description, its weights arbitrary; the random state of torch is left alone.
+
+    One that asks for more than `most` numbers is refused before any memory is taken.
+    """
+    try:
+        if most is not None and (asked := _numbers(description)) > most:
+            raise ValueError(f"the description of the network asks for {asked} weights, and there are {most}")
+        return _rebuild(description)
+    except (ArithmeticError, AttributeError, KeyError, RuntimeError, TypeError) as error:
+        raise ValueError(f"the description of the network is damaged: {type(error).__name__} {error}") from error
+
+
+def _numbers(description: Description) -> int:
+    """How many weights and scales the network has."""
+    if "parts" in description:
+        parts = description["parts"]
+        return sum(map(_numbers, parts.values() if isinstance(parts, dict) else parts))
+    inputs, outputs = description.get("in_features", 0), description.get("out_features", 0)
+    return (inputs + bool(description.get("bias"))) * outputs + description.get("features", 0)
+
+
+def _rebuild(description: Description) -> nn.Module:
+    kind = description["kind"]
+    if kind == "Sequential":
+        sequence = nn.Sequential()
+        for name, part in description["parts"].items():
+            sequence.add_module(name, _rebuild(part))
+        return sequence
+    if kind == "SumOfNetworks":
+        return SumOfNetworks(*(_rebuild(part) for part in description["parts"]))
+    if kind == "InputScales":
+        check_count(description["features"], "features", 1)
+        return InputScales(torch.ones(description["features"]))
+    if kind in ("Linear", "NTKLinear"):
+        sizes, bias = (description["in_features"], description["out_features"]), bool(description["bias"])
+        for size in sizes:
+            check_count(size, "in_features and out_features", 1)
+        if kind == "Linear":
+            return nn.utils.skip_init(nn.Linear, *sizes, bias=bias)
+        layer = NTKLinear(*sizes, bias, generator=torch.Generator())
+        layer.gain = float(description["gain"])
+        return layer
+    if kind in PLAIN:
+        return PLAIN[kind]()
+    raise ValueError(f"the network has a layer {kind!r}, which this version of ntkgp does not know; update ntkgp")

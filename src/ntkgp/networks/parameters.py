@@ -1,0 +1,18 @@
+"""Choosing parameters by name."""
+
+from torch import nn
+
+
+def last_layer(module: nn.Module) -> list[str]:
+    """The name of the last module that owns trainable parameters, for ``fit(..., parameters=last_layer(module))``.
+
+    Last in the order in which the modules were registered, which is that of use in an ``nn.Sequential``.
+
+    Example:
+        >>> last_layer(mlp(2, width=8))
+        ['4']
+    """
+    names = [name for name, p in module.named_parameters() if p.requires_grad]
+    if not names:
+        raise ValueError("module has no trainable parameters; expected at least one with requires_grad=True")
+    return [names[-1].rpartition(".")[0]]

@@ -1,0 +1,31 @@
+"""Sums of networks, whose kernels add up."""
+
+from torch import Tensor, nn
+
+
+class SumOfNetworks(nn.Module):
+    """The sum of several networks: its tangent kernel is the sum of theirs.
+
+    With equal prior variances of 1/M this averages the kernels of M networks; with learned ones it weighs them.
+
+    Example:
+        >>> import torch, ntkgp
+        >>> nets = [ntkgp.mlp(2, width=16) for _ in range(2)]
+        >>> x = torch.randn(3, 2)
+        >>> apart = ntkgp.kernel(nets[0], x) + ntkgp.kernel(nets[1], x)
+        >>> torch.allclose(ntkgp.kernel(SumOfNetworks(*nets), x), apart, rtol=1e-4)
+        True
+    """
+
+    def __init__(self, *networks: nn.Module):
+        super().__init__()
+        if not networks:
+            raise ValueError("expected at least one network, got none")
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The sum of the outputs."""
+        total = self.networks[0](x)
+        for network in self.networks[1:]:
+            total = total + network(x)
+        return total

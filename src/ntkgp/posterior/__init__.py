@@ -1,0 +1,13 @@
+"""Methods and posteriors.
+
+The ``Method`` and ``Posterior`` interfaces, predictions and samples, the main verb ``fit``, and one folder for each method:
+``exact``, ``lowrank``, ``trained``. The paper's procedures are in ``paper``. Hyper-parameters are given here; ``tuning`` finds
+them.
+"""
+
+from ntkgp.posterior.interface import Posterior
+from ntkgp.posterior.samples import FunctionSample
+from ntkgp.posterior.trained.covariance import PaperCovariance, TightCovariance
+from ntkgp.posterior.trained.own_loop import TrainingPlan
+
+__all__ = ["FunctionSample", "PaperCovariance", "Posterior", "TightCovariance", "TrainingPlan"]

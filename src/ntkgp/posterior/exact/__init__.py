@@ -1,0 +1,1 @@
+"""The exact posterior: one Cholesky factorisation."""

@@ -1,0 +1,83 @@
+"""The main verb."""
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ntkgp._system.check_module import check_module
+from ntkgp._system.check_options import check_generator
+from ntkgp._system.types import MeanFunction
+from ntkgp.distributed.group import Group
+from ntkgp.posterior.choice import choose_method
+from ntkgp.posterior.interface import Posterior
+from ntkgp.posterior.method import Method, Run, check_method
+from ntkgp.problem.build import build_problem
+from ntkgp.problem.source import Source, UserData
+from ntkgp.storage.checkpoint import Checkpoint, resume_hint
+
+
+def fit(
+    module: nn.Module,
+    x: UserData,
+    y: Tensor | None = None,
+    *,
+    noise_var: float | Tensor,
+    method: Method | None = None,
+    prior_mean: MeanFunction | None = None,
+    prior_var: float | Mapping[str, float] = 1.0,
+    parameters: Iterable[str] | None = None,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+    group: Group | dist.ProcessGroup | None = None,
+    checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+) -> Posterior:
+    """The posterior of the network's Gaussian process, y = m(x) + J(x)Δ + ε with Δ ~ N(0, prior_var), ε ~ N(0, noise_var).
+
+    The module is copied and never changed. Memory and time are those of the method.
+
+    Args:
+        module: any ``nn.Module`` that maps (N, ...) to (N,) or (N, C), deterministic and row by row.
+        x: training points, (N, ...); or a re-iterable of (x, y) batches, such as a DataLoader, for data that does not fit.
+        y: training targets, (N,) or (N, C); answers come in the same shape and dtype. None when x gives batches.
+        noise_var: variance of the observation noise: a number, one per point (N,), one per output (1, C), or both (N, C).
+        method: :class:`Exact`, :class:`LowRank` or :class:`TrainedNetworks`; None takes the first while N·C is small
+            (8,000; 30,000 on a GPU) and ``LowRank(rank=256, tail=16)`` beyond.
+        prior_mean: None for zero (the paper's shifted targets), a function of x, or :func:`network_mean` for f(x; θ0).
+        prior_var: prior variance of the weights' displacement: a number, or one per module name.
+        parameters: names of the modules whose parameters the tangent is taken by (``last_layer(module)`` for the last one);
+            None for all that are trainable.
+        generator: source of randomness of methods that need it; the global one when None.
+        progress: show a progress bar.
+        group: several processes at one fit, each with its own shard of x and y (and of `noise_var`, where that differs from
+            point to point): a :class:`Group`, or a process group of ``torch.distributed``. All call ``fit`` with the same
+            module and options, and get the posterior of all data. Randomness is that of rank 0's generator. `Exact` and
+            `TrainedNetworks` gather all points on every rank. docs/distributed.md has the costs.
+        checkpoint: a folder, or a :class:`Checkpoint`, from which `LowRank` and `TrainedNetworks` resume if they were stopped.
+
+    Example:
+        >>> import torch, ntkgp
+        >>> net = ntkgp.mlp(in_features=1, width=64, generator=torch.Generator().manual_seed(0))
+        >>> x = torch.linspace(-1, 1, 20).unsqueeze(1)
+        >>> posterior = ntkgp.fit(net, x, torch.sin(3 * x[:, 0]), noise_var=0.01)
+        >>> p = posterior.predict(torch.tensor([[0.5], [3.0]]))
+        >>> bool(p.std[0] < 0.2 and p.std[1] > 5)  # sure among the data, unsure away from it
+        True
+    """
+    group, checkpoint = Group.of(group), Checkpoint.of(checkpoint)
+    with contextlib.nullcontext() if group is None else group.together(), resume_hint(checkpoint):
+        check_module(module)
+        check_generator(generator)
+        source = Source.of(module, x, y, noise_var, group)
+        method = check_method(choose_method(module, source) if method is None else method, checkpoint)
+        generator = generator if group is None else group.shared(generator)
+        source.agree(module, method=method, prior_var=prior_var, parameters=parameters, checkpoint=checkpoint)
+        if not method.takes_shards:
+            source = source.whole(method.most_rows(next(module.parameters()).device))
+        prior = {"prior_mean": prior_mean, "prior_var": prior_var, "parameters": parameters}
+        return method.fit(
+            build_problem(module, source, dtype=method.dtype, **prior), Run(generator, progress, checkpoint, group)
+        )

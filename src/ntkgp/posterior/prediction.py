@@ -1,0 +1,87 @@
+"""What a posterior says at some points."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The posterior at M points: shape (M,) when y had shape (N,), (M, C) when it had (N, C).
+
+    Attributes:
+        mean: posterior mean.
+        variance: epistemic variance, what the network does not know; it shrinks with data.
+        lower: certified lower bound on the exact variance.
+        upper: certified upper bound on the exact variance.
+        noise_var: variance of the observation noise at these points; None when the training noise differed from point to
+            point and ``predict`` was not told that of the new ones.
+
+    Example:
+        >>> import torch
+        >>> p = Prediction(*torch.tensor([[1.0], [4.0], [4.0], [4.0], [5.0]]))
+        >>> p.std, p.total_std
+        (tensor([2.]), tensor([3.]))
+        >>> p.interval(0.95)  # of a new observation: 1 ± 1.96 · 3
+        (tensor([-4.8799]), tensor([6.8799]))
+        >>> p.log_density(torch.tensor([4.0]))
+        tensor([-2.5176])
+    """
+
+    mean: Float[Tensor, "*shape"]
+    variance: Float[Tensor, "*shape"]
+    lower: Float[Tensor, "*shape"]
+    upper: Float[Tensor, "*shape"]
+    noise_var: Float[Tensor, "*shape"] | None
+
+    @property
+    def std(self) -> Tensor:
+        """Epistemic standard deviation."""
+        return self.variance.sqrt()
+
+    @property
+    def total_std(self) -> Tensor:
+        """Standard deviation of a new observation: epistemic and noise together."""
+        if self.noise_var is None:
+            raise ValueError("the noise of these points is not known; pass noise_var to predict")
+        return (self.variance + self.noise_var).sqrt()
+
+    def log_density(self, y: Tensor) -> Tensor:
+        """Log density of each observation by itself, log N(y; mean, variance + noise_var), in the shape of the mean.
+
+        Args:
+            y: observations in the shape of the mean.
+        """
+        std = self.total_std
+        check_observations(y, self.mean)
+        if not bool((std > 0).all()):
+            raise ValueError(
+                "the total variance is 0 at some points, so y has no density there; pass a larger noise_var to predict"
+            )
+        return -0.5 * ((y - self.mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Ends of the central interval that holds a new observation with probability `level`."""
+        if not 0 < level < 1:
+            raise ValueError(f"level must lie between 0 and 1, got {level!r}; 95 % is 0.95")
+        reach = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))) * self.total_std
+        return self.mean - reach, self.mean + reach
+
+
+def check_observations(y: Tensor, mean: Tensor) -> None:
+    """Observations to hold against a prediction: finite, floating, in the shape of its mean and on its device."""
+    if not isinstance(y, Tensor):
+        raise TypeError(f"y must be a torch.Tensor, got {type(y).__name__}; use torch.as_tensor(y)")
+    if not y.is_floating_point():
+        raise TypeError(f"y must be real floating point, got {y.dtype}; use y.float() or y.double()")
+    if y.shape != mean.shape:  # (M,) against (M, 1) would broadcast to (M, M)
+        raise ValueError(
+            f"y must have the shape of the prediction, {tuple(mean.shape)}, got {tuple(y.shape)}; use y.view_as(p.mean)"
+        )
+    if y.device != mean.device:
+        raise ValueError(f"y is on {y.device} but the prediction is on {mean.device}; move one with .to(...)")
+    if not bool(torch.isfinite(y).all()):
+        raise ValueError("y holds NaN or infinity; leave such points out of x and y")

@@ -1,0 +1,97 @@
+"""From predictors to the covariance: which weights the head gets and which targets the tail is trained on (Algorithm 2).
+
+Both estimates have the form J′J′ᵀ − P W Pᵀ − P′P′ᵀ/T, with P the predictors of the top K singular vectors U of J and P′ those
+of T random targets. Everything here is whitened (σ² = 1).
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from ntkgp.linalg.operator import Operator
+from ntkgp.linalg.svd.partial_svd import PartialSVD
+
+
+class CovarianceEstimate(ABC):
+    """How predictors are put together to a covariance."""
+
+    @abstractmethod
+    def head_weights(self, s: Float[Tensor, "K"]) -> Float[Tensor, "K"]:
+        """The diagonal of W, given the singular values."""
+
+    draws_weights: ClassVar[bool] = True  # whether tail targets depend on weights drawn from the prior
+
+    @abstractmethod
+    def tail_targets(
+        self, operator: Operator, svd: PartialSVD, z: Float[Tensor, "m Z"], noise: Float[Tensor, "n T"]
+    ) -> Float[Tensor, "n T"]:
+        """The random targets of P′, from standard normal z and noise."""
+
+
+@dataclass(frozen=True)
+class TightCovariance(CovarianceEstimate):
+    """Weights Σ² + σ² and targets (I − UUᵀ)(Jz + σε): exact for the kept directions, unbiased for the others.
+
+    Without tail predictors an upper bound, never above the paper's, and exact at K = rank(J). With them unbiased at every K.
+
+    Example:
+        >>> import torch
+        >>> TightCovariance().head_weights(torch.tensor([3.0]))
+        tensor([10.])
+    """
+
+    def head_weights(self, s: Float[Tensor, "K"]) -> Float[Tensor, "K"]:
+        """Σ² + σ²: U diagonalises K + σ²I."""
+        return s.square() + 1
+
+    def tail_targets(
+        self, operator: Operator, svd: PartialSVD, z: Float[Tensor, "m Z"], noise: Float[Tensor, "n T"]
+    ) -> Float[Tensor, "n T"]:
+        """(I − UUᵀ)(Jz + σε), z and ε standard normal: covariance K + σ²I outside the head."""
+        draw = operator.matmat(z) + noise
+        return draw - svd.u @ (svd.u.T @ draw)
+
+
+@dataclass(frozen=True)
+class PaperCovariance(CovarianceEstimate):
+    """The paper's Algorithm 2: weights Σ² and targets ε ~ N(0, σ²I). Directions beyond K stay missing.
+
+    Without tail predictors an upper bound: at most σ² too large on the training set when K is full.
+
+    Example:
+        >>> import torch
+        >>> PaperCovariance().head_weights(torch.tensor([3.0]))
+        tensor([9.])
+    """
+
+    def head_weights(self, s: Float[Tensor, "K"]) -> Float[Tensor, "K"]:
+        """Σ²."""
+        return s.square()
+
+    draws_weights = False
+
+    def tail_targets(
+        self, operator: Operator, svd: PartialSVD, z: Float[Tensor, "m Z"], noise: Float[Tensor, "n T"]
+    ) -> Float[Tensor, "n T"]:
+        """ε ~ N(0, σ²I)."""
+        return noise
+
+
+@dataclass(frozen=True)
+class CovarianceParts:
+    """Evaluated predictors at some points, ready to be put together."""
+
+    head: Float[Tensor, "M K"]
+    weights: Float[Tensor, "K"]
+    tail: Float[Tensor, "M T"]
+
+    def explained_diag(self) -> Float[Tensor, "M"]:
+        """The diagonal of P W Pᵀ + P′P′ᵀ/T."""
+        return self.head.square() @ self.weights + self.tail.square().sum(dim=1) / max(self.tail.shape[1], 1)
+
+    def explained(self) -> Float[Tensor, "M M"]:
+        """P W Pᵀ + P′P′ᵀ/T."""
+        return (self.head * self.weights) @ self.head.T + self.tail @ self.tail.T / max(self.tail.shape[1], 1)

@@ -1,0 +1,80 @@
+"""What Algorithm 2 trains its networks on."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ntkgp._system.check_options import check_count, check_rank
+from ntkgp.linalg.head import Head
+from ntkgp.linalg.svd.partial_svd import PartialSVD, SVDMethod
+from ntkgp.posterior.trained.covariance import CovarianceEstimate, CovarianceParts
+from ntkgp.posterior.trained.training.networks import TrainingJob
+from ntkgp.posterior.trained.training.trainer import Trainer
+from ntkgp.problem.problem import Problem
+
+
+@dataclass(frozen=True)
+class CovariancePlan:
+    """What Algorithm 2 learns: the K singular vectors, then the T random targets; and what it makes of the predictors."""
+
+    problem: Problem
+    svd: PartialSVD
+    estimate: CovarianceEstimate
+    z: Float[Tensor, "P Z"]  # what the tail was drawn from: weights, and noise
+    noise: Float[Tensor, "NC T"]
+    tail: Float[Tensor, "NC T"]
+
+    @property
+    def targets(self) -> Float[Tensor, "NC S"]:
+        """Targets in the units of y: the columns of U, and the tail draws."""
+        data = self.problem.data
+        std = data.noise_std.unsqueeze(1)
+        return torch.cat([self.svd.u * (std / data.noise_scale), self.tail * std], dim=1)
+
+    def job(self, trainer: Trainer) -> TrainingJob:
+        """The training of all 1 + K + T copies: the first on the residuals (Algorithm 1), the others on `targets`."""
+        targets = torch.cat([self.problem.data.residual.unsqueeze(1), self.targets], dim=1)
+        return TrainingJob(self.problem, targets, ["mean"] + ["covariance"] * (targets.shape[1] - 1), self.svd, trainer)
+
+    def parts(self, values: Float[Tensor, "M S"]) -> CovarianceParts:
+        """The evaluated predictors of `targets`, with their weights."""
+        head, tail = values.split([self.svd.rank, self.tail.shape[1]], dim=1)
+        return CovarianceParts(head, self.problem.data.noise_scale**2 * self.estimate.head_weights(self.svd.s), tail)
+
+    def bound_weights(self) -> Float[Tensor, "K"]:
+        """The weights of (J′V)² in the estimate's own upper bound, where the head's predictors are J′V s/(s²+1)."""
+        s = self.svd.s
+        return self.estimate.head_weights(s) * (s / (s.square() + 1)).square()
+
+    def bracket(self) -> Head:
+        """The certified bracket of this head."""
+        v, operators = self.svd.v, self.problem.operators
+        return Head.of(operators.normal, v, operators.normal(v), operators.trace)
+
+    def extended(self, problem: Problem, svd: SVDMethod, generator: torch.Generator | None = None) -> "CovariancePlan":
+        """The plan for a problem with more data: as many singular vectors, and the same draws with more noise behind them."""
+        operator, (rows, T) = problem.operators.whitened, self.noise.shape
+        found = svd(operator, self.svd.rank, generator)
+        noise = torch.cat([self.noise, operator.normal(operator.shape[0] - rows, T, generator)])
+        tail = self.estimate.tail_targets(operator, found, self.z, noise)
+        return CovariancePlan(problem, found, self.estimate, self.z, noise, tail)
+
+
+def plan_covariance(
+    problem: Problem,
+    rank: int,
+    tail: int,
+    svd: SVDMethod,
+    estimate: CovarianceEstimate,
+    generator: torch.Generator | None = None,
+) -> CovariancePlan:
+    """The partial SVD of the whitened Jacobian and the random targets that go with it."""
+    check_rank(rank, *problem.operators.shape)
+    check_count(tail, "tail", 0)
+    operator = problem.operators.whitened
+    found, (rows, parameters) = svd(operator, rank, generator), operator.shape
+    z = operator.normal(parameters, tail if estimate.draws_weights else 0, generator)
+    noise = operator.normal(rows, tail, generator)
+    return CovariancePlan(problem, found, estimate, z, noise, estimate.tail_targets(operator, found, z, noise))

@@ -1,0 +1,234 @@
+"""The posterior of trained networks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ntkgp._system.memory import out_of_memory
+from ntkgp._system.types import MeanFunction
+from ntkgp.linalg.head import Head
+from ntkgp.linalg.svd.dense import DenseSVD
+from ntkgp.linalg.svd.lanczos import Lanczos
+from ntkgp.linalg.svd.partial_svd import PartialSVD, SVDMethod
+from ntkgp.linalg.svd.subspace import PowerIteration, RandomizedSVD
+from ntkgp.posterior.exact.method import Exact
+from ntkgp.posterior.exact.posterior import ExactPosterior
+from ntkgp.posterior.interface import Posterior
+from ntkgp.posterior.prediction import Prediction
+from ntkgp.posterior.queries import predict_chunks
+from ntkgp.posterior.samples import FunctionSample
+from ntkgp.posterior.trained.covariance import CovarianceParts, PaperCovariance, TightCovariance
+from ntkgp.posterior.trained.plan import CovariancePlan
+from ntkgp.posterior.trained.samples import draw_networks
+from ntkgp.posterior.trained.training.accelerated import AcceleratedGD
+from ntkgp.posterior.trained.training.adam import Adam
+from ntkgp.posterior.trained.training.networks import NetworkPredictors, copies_of
+from ntkgp.posterior.trained.training.task import TrainedWeights
+from ntkgp.posterior.trained.training.trainer import Trainer
+from ntkgp.problem.extend import extend_problem
+from ntkgp.problem.problem import Problem
+from ntkgp.problem.source import UserData
+from ntkgp.problem.stored import problem_state, restore_head, restore_problem
+from ntkgp.storage.state import State
+
+T = TypeVar("T")
+# By their names in files.
+ESTIMATES = {"tight": TightCovariance, "paper": PaperCovariance}
+SVDS: dict[str, type[SVDMethod]] = {kind.__name__: kind for kind in (DenseSVD, PowerIteration, RandomizedSVD, Lanczos)}
+TRAINERS: dict[str, type[Trainer]] = {kind.__name__: kind for kind in (AcceleratedGD, Adam)}
+ELSEWHERE = "these networks were trained elsewhere, or by a trainer that files cannot hold, so it is not known how to go on"
+
+
+@dataclass(frozen=True)
+class TrainedPosterior(Posterior):
+    """A posterior whose mean and variance come from evaluating trained copies of the network."""
+
+    problem: Problem
+    plan: CovariancePlan
+    predictors: NetworkPredictors
+    bracket: Head
+    svd_method: SVDMethod | None = None  # how it goes on when more data comes; None for networks trained elsewhere
+    trainer: Trainer | None = None
+
+    kind = "trained"
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean by one forward pass of the first trained copy."""
+        answers = self.problem.answers
+        change = self.predictors[:1](answers.checked(x))[:, 0].to(self.plan.svd.s.dtype)
+        return answers.shaped(answers.mean_at(x) + change)
+
+    @out_of_memory("ask about fewer points of x at a time")
+    def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
+        """Mean and variance by 1 + K + T forward passes, and K Jacobian products for the bracket.
+
+        Training error and Monte-Carlo error cannot move the variance out of the bracket: it is clipped to it.
+        """
+        return predict_chunks(self.problem, x, self._predict, noise_var)
+
+    def _predict(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        mean, parts = self._evaluate(x)
+        rows = self.problem.operators.at(x)
+        prior = rows.diag()
+        lower = self.bracket.bracket.lower(rows.matmat(self.bracket.v), prior)
+        upper = torch.maximum(prior - rows.matmat(self.plan.svd.v).square() @ self.plan.bound_weights(), lower)
+        variance = torch.clamp(prior - parts.explained_diag(), lower, upper)
+        return self.problem.answers.mean_at(x) + mean, variance, lower, upper
+
+    @out_of_memory("ask about fewer points of x at a time")
+    def covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
+        """The joint covariance: the estimate, less the negative part that training and Monte-Carlo errors may give it."""
+        return self.problem.answers.positive(self.raw_covariance(x))
+
+    def raw_covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
+        """J′J′ᵀ − P W Pᵀ − P′P′ᵀ/T as it comes, as in the paper's Query-Posterior-Covariance."""
+        rows = self.problem.operators.at(self.problem.answers.checked(x))
+        return rows.gram() - self._evaluate(x)[1].explained()
+
+    def _evaluate(self, x: Tensor) -> tuple[Float[Tensor, "MC"], CovarianceParts]:
+        values = self.predictors(x).to(self.plan.svd.s.dtype)
+        return values[:, 0], self.plan.parts(values[:, 1:])
+
+    @out_of_memory("draw fewer functions at a time, count")
+    def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
+        """Draws of the linearised network around the trained mean, with the covariance of the Gaussian process itself.
+
+        So they carry neither the Monte-Carlo error of ``covariance`` nor that of its rank; their variance lies in the bracket
+        of ``predict``. Cost: a dense factorisation once, (N·C)³/3 operations, and then as for :class:`Exact`; memory (N·C)²
+        and (P + N·C)·count numbers.
+        """
+        drawn = self._spread.sample(count, generator=generator)
+        return replace(drawn, centre=lambda x: self._evaluate(x)[0])
+
+    @out_of_memory("draw fewer networks at a time, count")
+    def sample_networks(
+        self, count: int, *, generator: torch.Generator | None = None, progress: bool = False
+    ) -> FunctionSample:
+        """`count` functions drawn by training as many networks: sample, then optimise.
+
+        A function is m + Jz + the change of a copy of the network that was trained to r − Jz − ε, where z ~ N(0, I) are weights
+        drawn from the prior and ε is fresh noise of the observations. While copies stay near their tangent, as the trainer's
+        ``signal`` makes them, that is a draw from the exact posterior, mean included, whatever the rank. With a trainer that
+        learns targets at their own size (``Adam()``, ``AcceleratedGD(signal=1.0)``) it is the Bayesian deep ensemble of He,
+        Lakshminarayanan & Teh (2020), of networks that may learn features: one anchor for all, the whole prior in Jz.
+
+        Cost: `count` trainings with the trainer of the fit, as one batch; memory `count`·6·P numbers, then `count`·2·P: for
+        very many draws, draw some at a time from the same generator.
+
+        Args:
+            count: how many.
+            generator: source of the draws; the global one when None.
+            progress: show a progress bar.
+
+        Example:
+            >>> import torch, ntkgp
+            >>> g = torch.Generator().manual_seed(0)
+            >>> x = torch.linspace(-1, 1, 8).unsqueeze(1)
+            >>> method, net = ntkgp.TrainedNetworks(rank=4), ntkgp.mlp(1, width=64, generator=g)
+            >>> posterior = ntkgp.fit(net, x, torch.sin(3 * x[:, 0]), noise_var=0.05, method=method)
+            >>> f = posterior.sample_networks(30, generator=g)
+            >>> near, far = f(torch.tensor([[0.0], [5.0]])).std(dim=0)
+            >>> bool(far > near)
+            True
+        """
+        if self.trainer is None:
+            raise ValueError(f"{ELSEWHERE}; call sample, which needs no training, or ntkgp.fit")
+        return draw_networks(self.problem, self.plan.svd, self.trainer, count, generator, progress)
+
+    @cached_property
+    def _spread(self) -> ExactPosterior:
+        """The exact posterior of the same points had all residuals been zero."""
+        data = replace(self.problem.data, residual=torch.zeros_like(self.problem.data.residual))
+        jacobian = self.problem.operators.jacobian
+        return Exact(self.problem.network.dtype).fit(self.problem.with_data(data, known_jacobian=jacobian))
+
+    def update(
+        self,
+        x: UserData,
+        y: Tensor | None = None,
+        *,
+        noise_var: float | Tensor | None = None,
+        generator: torch.Generator | None = None,
+        progress: bool = False,
+    ) -> "TrainedPosterior":
+        """The posterior with more data: the copies go on training from where they are, to their new shifted targets.
+
+        The singular vectors are found anew. What a copy answers is linear in its target (while it is near its tangent), so each
+        starts from the combination of old copies whose targets come nearest to its own. Rank and tail stay, and the tail's
+        draws are the old ones with noise for the new points. Cost: the partial SVD and (1 + K + T) trainings, which are short
+        where little has changed; memory as in :class:`TrainedNetworks`.
+        """
+        if self.svd_method is None or self.trainer is None:
+            raise ValueError(f"{ELSEWHERE}; call ntkgp.plan_training or ntkgp.fit with all data")
+        whole, _ = extend_problem(self.problem, x, y, noise_var)
+        plan, std = self.plan.extended(whole, self.svd_method, generator), self.problem.data.noise_std.unsqueeze(1)
+        job, before = plan.job(self.trainer), self.plan.job(self.trainer).targets / std
+        mix = torch.linalg.pinv(before) @ (job.targets[: len(before)] / std)
+        trained = self.predictors.trained
+        start = mix.T @ (trained.deltas / trained.scale.unsqueeze(1)).to(mix)
+        predictors = replace(job, start=start).train(progress)
+        return TrainedPosterior(whole, plan, predictors, plan.bracket(), self.svd_method, self.trainer)
+
+    def state(self) -> State:
+        """All that the posterior is made of, less the network; the copies as their displacements from it."""
+        names = [name for name, kind in ESTIMATES.items() if type(self.plan.estimate) is kind]
+        if not names:
+            raise ValueError(
+                f"only TightCovariance and PaperCovariance can be saved, got {type(self.plan.estimate).__name__}, which is code"
+            )
+        weights = self.predictors.trained
+        # Of somebody else's classes only the results can be kept: they are code.
+        svd_kind, trainer_kind = _name_of(self.svd_method, SVDS), _name_of(self.trainer, TRAINERS)
+        how = ({"svd_method": self.svd_method} if svd_kind else {}) | ({"trainer": self.trainer} if trainer_kind else {})
+        double = {"dtype": torch.float64, "device": "cpu"}
+        return problem_state(self.problem) | State.of(
+            estimate=names[0], svd=self.plan.svd, z=self.plan.z, noise=self.plan.noise, tail=self.plan.tail,
+            bracket=self.bracket, svd_kind=svd_kind, trainer_kind=trainer_kind, **how, deltas=weights.deltas,
+            scale=weights.scale, steps=weights.steps, converged=weights.converged,
+            accuracy=torch.tensor(weights.accuracy, **double),  # not JSON, which knows no NaN
+            losses=torch.tensor(weights.losses, **double).reshape(-1, len(weights.scale)), seconds=weights.seconds,
+        )  # fmt: skip
+
+    @classmethod
+    def from_state(cls, state: State, module: nn.Module, prior_mean: MeanFunction | None) -> "TrainedPosterior":
+        """The posterior again; prior_mean is the function, where it was one."""
+        problem, double = restore_problem(state, module, prior_mean), torch.float64
+        estimate = state.fact("estimate", str)
+        if estimate not in ESTIMATES:
+            raise ValueError(f"'estimate' must be one of {list(ESTIMATES)}, got {estimate!r}")
+        svd = state.build(PartialSVD, "svd", double, u="NC K", s="K", v="P K", residuals="K")
+        noise, z = state.tensor("noise", "NC T", double), state.tensor("z", "P Z", double)
+        plan = CovariancePlan(problem, svd, ESTIMATES[estimate](), z, noise, state.tensor("tail", "NC T", double))
+        deltas = state.tensor("deltas", "1+K+T P")
+        weights = TrainedWeights(
+            deltas=deltas,
+            scale=state.tensor("scale", "1+K+T", deltas.dtype),
+            steps=state.fact("steps", list),
+            converged=state.fact("converged", list),
+            accuracy=state.tensor("accuracy", "1+K+T", double, finite=False).tolist(),
+            losses=state.tensor("losses", "R 1+K+T", double, finite=False).tolist(),
+            seconds=state.fact("seconds", float),
+        )
+        copies = copies_of(problem, deltas.dtype)
+        bracket = restore_head(state, "bracket")
+        svd_method, trainer = (
+            _rebuilt(state, "svd_method", "svd_kind", SVDS),
+            _rebuilt(state, "trainer", "trainer_kind", TRAINERS),
+        )
+        return cls(problem, plan, NetworkPredictors(copies, weights), bracket, svd_method, trainer)
+
+
+def _name_of(part: object, kinds: Mapping[str, type]) -> str | None:
+    return next((name for name, kind in kinds.items() if type(part) is kind), None)
+
+
+def _rebuilt(state: State, name: str, kind: str, kinds: Mapping[str, type[T]]) -> T | None:
+    chosen = state.fact(kind, str, type(None))
+    if chosen is not None and chosen not in kinds:
+        raise ValueError(f"{kind!r} must be one of {list(kinds)}, got {chosen!r}")
+    return None if chosen is None else state.build(kinds[chosen], name)

@@ -1,0 +1,31 @@
+"""Posterior draws from trained networks: draw from the prior, then let a copy of the network learn what is left."""
+
+import torch
+
+from ntkgp._system.check_options import check_count
+from ntkgp.linalg.svd.partial_svd import PartialSVD
+from ntkgp.posterior.samples import FunctionSample
+from ntkgp.posterior.trained.training.networks import TrainingJob
+from ntkgp.posterior.trained.training.trainer import Trainer
+from ntkgp.problem.problem import Problem
+
+
+def draw_networks(
+    problem: Problem,
+    head: PartialSVD,
+    trainer: Trainer,
+    count: int,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+) -> FunctionSample:
+    """`count` functions m + Jz + M(r − Jz − ε), each M(·) by a copy of the network trained to that target.
+
+    `head` is a partial SVD of the whitened Jacobian, of any rank: it gives the trainer its step and metric.
+    """
+    check_count(count, "count", 1)
+    operator, data = problem.operators.whitened, problem.data
+    rows, parameters = operator.shape
+    z, noise = operator.normal(parameters, count, generator), operator.normal(rows, count, generator)
+    targets = (data.whitened_residual.unsqueeze(1) - operator.matmat(z) - noise) * data.noise_std.unsqueeze(1)
+    networks = TrainingJob(problem, targets, ["mean"] * count, head, trainer).train(progress)
+    return FunctionSample(problem, z, networks=networks)

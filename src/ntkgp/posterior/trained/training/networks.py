@@ -1,0 +1,93 @@
+"""Trained copies of the network as predictors, and the job of training them."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ntkgp._system.memory import by_halves, rows_per_chunk
+from ntkgp._system.resume import NOWHERE, Bookmark
+from ntkgp.linalg.svd.partial_svd import PartialSVD
+from ntkgp.posterior.predictors import Predictors
+from ntkgp.posterior.trained.training.task import Copies, Metric, TrainedWeights, TrainingTask
+from ntkgp.posterior.trained.training.trainer import Trainer
+from ntkgp.problem.problem import Problem
+
+
+@dataclass(frozen=True)
+class NetworkPredictors(Predictors):
+    """Trained copies of the network: (f(x; θ_s) − f(x; θ0)) / ε. Cost: S forward passes."""
+
+    copies: Copies
+    trained: TrainedWeights
+
+    def __call__(self, x: Tensor) -> Float[Tensor, "MC S"]:
+        """M t at the points x, a column per target."""
+        network, deltas = self.copies.network, self.trained.deltas
+        widest = max(p.numel() ** 0.5 for p in network.anchor.values())
+        rows = rows_per_chunk(8 * len(deltas) * widest)
+        parts: list[Tensor] = []
+        for part in network.cast(x).split(rows):
+            parts += by_halves(lambda some, part=part: self.copies.change(deltas, part[some]), len(part))
+        return torch.cat([change.flatten(1) for change in parts], dim=1).T / self.trained.scale
+
+    def __getitem__(self, which: slice) -> "NetworkPredictors":
+        """Some of them."""
+        trained = self.trained
+        return NetworkPredictors(
+            self.copies,
+            TrainedWeights(
+                trained.deltas[which], trained.scale[which], trained.steps[which], trained.converged[which],
+                trained.accuracy[which], [losses[which] for losses in trained.losses], trained.seconds,
+            ),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """Algorithm 1 on every column of `targets` (in units of y), all copies as one stacked batch."""
+
+    problem: Problem
+    targets: Float[Tensor, "NC S"]
+    roles: list[str]  # "mean" or "covariance", one per target
+    head: PartialSVD  # of the whitened Jacobian, of any rank: it gives the trainer its step and metric
+    trainer: Trainer
+    start: Float[Tensor, "S P"] | None = None  # displacements to start from, for the targets as they are
+
+    def copies(self) -> Copies:
+        """How displacements become networks, in the dtype of the trainer."""
+        return copies_of(self.problem, self.trainer.dtype)
+
+    def task(self) -> TrainingTask:
+        """What the trainer trains."""
+        copies, data, dtype = self.copies(), self.problem.data, self.trainer.dtype
+        return TrainingTask(
+            copies=copies,
+            x=copies.network.cast(data.x),
+            targets=self.targets.T.unflatten(1, (-1, data.outputs)).to(dtype),
+            weights=data.loss_weights.to(dtype),
+            beta=data.beta,
+            amplitude=math.sqrt(float(self.problem.operators.jacobian.diag().mean())) or 1.0,  # 0 for a dead network
+            metric=Metric(self.head.v.to(dtype), self.head.s.to(dtype), self.head.residuals.to(dtype)),
+            roles=self.roles,
+            start=None if self.start is None else self.start.to(dtype),
+        )
+
+    def part(self, start: int, stop: int) -> "TrainingJob":
+        """The same for some of the targets."""
+        return replace(self, targets=self.targets[:, start:stop], roles=self.roles[start:stop])
+
+    def train(self, progress: bool = False, bookmark: Bookmark = NOWHERE) -> NetworkPredictors:
+        """Train all copies to the end."""
+        task = self.task()
+        # Trainers of other people need not know bookmarks.
+        extra = () if bookmark is NOWHERE else (bookmark,)
+        return NetworkPredictors(task.copies, self.trainer.train(task, progress, *extra))
+
+
+def copies_of(problem: Problem, dtype: torch.dtype) -> Copies:
+    """How displacements become networks, in some dtype."""
+    tangent = problem.operators.tangent
+    return Copies(problem.network.to(dtype), tangent.layout, tangent.scales)

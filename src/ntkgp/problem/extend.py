@@ -1,0 +1,65 @@
+"""A problem with more data: what every ``posterior.update`` begins with."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ntkgp._system.check_data import check_noise, check_sizes, check_targets
+from ntkgp.problem.batches import Batches
+from ntkgp.problem.prior_mean import residual_of
+from ntkgp.problem.problem import Problem
+from ntkgp.problem.source import UserData, as_tensor_or_batches
+
+
+def extend_problem(
+    problem: Problem, x: UserData, y: Tensor | None, noise_var: float | Tensor | None
+) -> tuple[Problem, Problem]:
+    """The problem with the new data behind the old, and that of the new data alone; the network is not checked again.
+
+    Cost: the factors of the new points, and a copy of the old points and targets.
+    """
+    given = as_tensor_or_batches(x, y, problem.network.device)
+    x, y = given.joined() if isinstance(given, Batches) else (given, y)
+    assert y is not None
+    old, C = problem.data, problem.outputs
+    x = problem.answers.checked(x).detach()
+    check_targets(y, x, C)
+    noise_var = old.common_noise if noise_var is None else noise_var
+    if noise_var is None:
+        raise ValueError(
+            f"noise_var is missing: the noise of the fit differed from point to point, so that of the {len(x)} new point(s) is "
+            f"not known; pass a number, or a tensor of shape ({len(x)},), (1, {C}) or ({len(x)}, {C})"
+        )
+    noise = check_noise(noise_var, (len(x), C)).to(problem.network.device)
+    residual = residual_of(problem.answers.prior_mean, x, y, C, problem.network.dtype)
+    noise_std = noise.sqrt().to(problem.network.dtype).flatten()
+    check_sizes(residual, noise_std)
+    same = old.common_noise is not None and bool((noise == old.common_noise).all())
+    new_data = replace(
+        old,
+        x=x.to(old.x.dtype, copy=True),  # what the user does to x later must not reach the posterior
+        residual=residual,
+        noise_std=noise_std,
+        common_noise=old.common_noise if same else None,
+        batches=None,
+        arrivals=(),
+    )
+    new = problem.with_data(new_data)
+    _ = new.operators.prior_variance  # finite, or an error says where not
+    batches = old.batches
+    whole = replace(
+        new_data,
+        x=torch.cat([old.x, new_data.x]) if batches is None else old.x,
+        residual=torch.cat([old.residual, residual]),
+        noise_std=torch.cat([old.noise_std, noise_std]),
+        batches=None if batches is None else batches.followed_by(new_data.x, y.detach().clone()),
+        arrivals=() if batches is not None else _with_arrival(old.arrivals or ((old.points, 1),), len(x)),
+    )
+    return problem.with_data(whole, known_jacobian=problem.operators.jacobian.extended(new.operators.jacobian)), new
+
+
+def _with_arrival(arrivals: tuple[tuple[int, int], ...], count: int) -> tuple[tuple[int, int], ...]:
+    """One arrival more; consecutive arrivals of the same size are counted together."""
+    *before, (size, times) = arrivals
+    return (*before, (size, times + 1)) if size == count else (*arrivals, (count, 1))

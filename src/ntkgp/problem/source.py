@@ -1,0 +1,88 @@
+"""What the user passed as data, before it is a problem: tensors or batches, on one process or on one rank of several."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ntkgp.distributed.group import Group
+from ntkgp.problem.batches import Batches
+from ntkgp.problem.gathering import gathered, noise_differs
+from ntkgp.storage.fingerprint import dtypes_of, fingerprint
+
+UserData = Tensor | Iterable[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Points, targets and noise as they came; y is None for batches, and for a problem without targets.
+
+    With a group they are those of this rank, which may have none.
+    """
+
+    x: Tensor | Batches
+    y: Tensor | None
+    noise_var: Any = 1.0
+    group: Group | None = None
+
+    @classmethod
+    def of(cls, module: nn.Module, x: UserData, y: Tensor | None, noise_var: Any, group: Group | None = None) -> "Source":
+        """What a user passes to ``fit``: x and y as tensors, or x as a re-iterable of (x, y) batches and no y."""
+        return cls(as_tensor_or_batches(x, y, next(module.parameters()).device), y, noise_var, group)
+
+    def rows(self) -> int:
+        """N·C, of all ranks. Cost: a pass over the batches."""
+        if isinstance(self.x, Batches):
+            rows = sum(y.numel() for _, y in self.x)
+        else:
+            rows = self.y.numel() if isinstance(self.y, Tensor) else len(self.x)
+        return rows if self.group is None else int(self.group.total(rows))
+
+    def whole(self, most_rows: int | None = None) -> "Source":
+        """All points as tensors in this process: batches joined, those of other ranks gathered (at most `most_rows`)."""
+        if self.group is not None:
+            return Source(*gathered(self.group, self.x, self.y, self.noise_var, most_rows))
+        if isinstance(self.x, Batches):
+            return Source(*self.x.joined(), self.noise_var)
+        return self
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """The points and targets as two tensors; batches are joined."""
+        if isinstance(self.x, Batches):
+            return self.x.joined()
+        if self.y is None:
+            raise ValueError("y is missing; pass the targets")
+        return self.x, self.y
+
+    def agree(self, module: nn.Module, **options: object) -> None:
+        """Stop on all ranks if they differ in the module, an option or the noise; noise per point is each rank's own."""
+        if self.group is None:
+            return
+        digest = hashlib.sha256(repr(fingerprint(module, dtypes_of(module))).encode()).hexdigest()
+        self.group.agree(
+            module=f"{type(module).__name__} with weights {digest[:16]}",
+            noise_var=repr(self.noise_var) if self.noise_is_common else "per point",
+            torch=torch.__version__,
+            **{name: repr(option) for name, option in options.items()},
+        )
+
+    @property
+    def noise_is_common(self) -> bool:
+        """Whether the noise is the same at every point of every rank: a number, or one per output as (1, C)."""
+        differs = noise_differs(self.noise_var)
+        return not (differs if self.group is None else self.group.any(differs))
+
+
+def as_tensor_or_batches(x: UserData, y: Tensor | None, device: torch.device) -> Tensor | Batches:
+    """The points as they are, or as checked batches when they are not a tensor."""
+    if isinstance(x, Tensor):
+        if y is None:
+            raise ValueError("y is missing; pass the targets, or x as an iterable of (x, y) batches")
+        return x
+    if y is not None or not isinstance(x, Iterable):
+        kind = type(x).__name__
+        raise TypeError(f"x must be a torch.Tensor, got {kind}; use torch.as_tensor(x), or pass (x, y) batches and no y")
+    return Batches(x, device)

@@ -1,0 +1,188 @@
+"""A regression problem in the words of a file, and back: all of it but the network, which must be the same when it is read."""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ntkgp._system.check_data import check_noise, check_sizes
+from ntkgp._system.check_options import check_positive
+from ntkgp._system.types import MeanFunction
+from ntkgp.linalg.head import Head
+from ntkgp.problem.answers import Answers
+from ntkgp.problem.batches import Batches
+from ntkgp.problem.data import Data
+from ntkgp.problem.operators import Operators
+from ntkgp.problem.prior_mean import mean_function, network_mean
+from ntkgp.problem.problem import Problem
+from ntkgp.storage.fingerprint import check_same, dtypes_of, fingerprint
+from ntkgp.storage.state import State
+from ntkgp.tangent.layout import ParameterLayout
+from ntkgp.tangent.network import PureNetwork
+from ntkgp.tangent.tangent import Tangent
+
+
+def problem_state(problem: Problem) -> State:
+    """The points, residuals and noise; priors; a fingerprint of the network. Of batches only two points are kept.
+
+    Where the points lie on several ranks those are left out like batches, with all that goes with them.
+    """
+    module, tangent, data, answers = problem.network.module, problem.operators.tangent, problem.data, problem.answers
+    whole, rows = data.batches is None and data.shard is None, None if data.shard is None else 0
+    return State.of(
+        x=data.x if whole else _two(problem),
+        whole=whole,
+        residual=data.residual[:rows],
+        noise_std=data.noise_std[:rows],
+        common_noise=data.common_noise,
+        points=data.points if data.shard is None else 0,
+        parts=[list(arrival) for arrival in data.arrivals],
+        outputs=problem.outputs,
+        vector_output=answers.vector_output,
+        user_dtype=_name(answers.dtype),
+        prior_mean=answers.prior_mean_name,
+        prior_std={name: tangent.scales[name] for name in tangent.layout.shapes},  # of the parameters chosen, in flat order
+        module=fingerprint(module, problem.module_dtypes),
+        cast=None if dtypes_of(module) == problem.module_dtypes else _name(problem.network.dtype),
+        layers=_layers(module),
+        training=[path for path, part in module.named_modules() if part.training],
+        probe=_probe(problem),
+    )
+
+
+def restore_problem(state: State, module: nn.Module, prior_mean: MeanFunction | None) -> Problem:
+    """The problem again, with a copy of a module that must be the one fitted."""
+    points, outputs, whole = state.fact("points", int), state.fact("outputs", int), state.fact("whole", bool)
+    network, scales = _network(state, module), state.fact("prior_std", dict)
+    state.sizes.update(N=points, C=outputs, NC=points * outputs)
+    x = state.tensor("x", "N ..." if whole else "2 ...")
+    try:
+        tangent = Tangent(network, x, outputs, scales)
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(f"the module cannot be called on the training points: {error}") from error
+    state.sizes["P"] = tangent.layout.size
+    if list(tangent.layout.shapes) != list(scales):  # layers that another version or machine knows factors of come first there
+        state.orders["P"] = _order(tangent.layout, list(scales), network.device)
+    noise_differs = state.facts.get("common_noise", "in the tensors") is None
+    residual, noise_std = state.tensor("residual", "NC", network.dtype), state.tensor("noise_std", "NC", network.dtype)
+    check_sizes(residual, noise_std)
+    common = None if noise_differs else state.tensor("common_noise", "1 C", torch.float64)
+    data = Data(
+        x=x,
+        residual=residual,
+        noise_std=noise_std,
+        outputs=outputs,
+        common_noise=None if common is None else check_noise(common, (1, outputs), "common_noise"),
+        batches=None if whole else Batches(_LeftOut(), network.device),
+        arrivals=_arrivals(state, points),
+    )
+    mean = mean_function(_prior_mean(state, prior_mean), network, outputs)
+    name, vector, dtype = state.fact("prior_mean", str), state.fact("vector_output", bool), state.dtype("user_dtype")
+    answers = Answers(network, x.shape[1:], outputs, mean, name, vector, dtype)
+    problem = Problem(network, data, Operators(tangent, data), answers, dtypes_of(module))
+    _check_probe(problem, state)
+    return problem
+
+
+def restore_head(state: State, name: str) -> Head:
+    """The head again, if it can be one: a bracket of negative numbers would give negative variances."""
+    head = state.build(Head, name, torch.float64, v="P K", image="P K", values="K")
+    if min(head.coupling, head.tail, float(head.values.min())) < 0:
+        raise ValueError(f"{name!r} must hold no negative numbers in its values, coupling and tail")
+    try:
+        head.explained()
+    except torch.linalg.LinAlgError as error:
+        raise ValueError(f"{name!r} holds numbers that no head has: {error}") from error
+    return head
+
+
+def _arrivals(state: State, points: int) -> tuple[tuple[int, int], ...]:
+    parts = state.fact("parts", list)
+    good = all(isinstance(part, list) and len(part) == 2 and all(type(n) is int and n > 0 for n in part) for part in parts)
+    if not good or (parts and sum(n * times for n, times in parts) != points):
+        raise ValueError(f"'parts' must say how the {points} points came, [[size, times], ...], got {parts!r}")
+    return tuple((n, times) for n, times in parts)
+
+
+def _network(state: State, module: nn.Module) -> PureNetwork:
+    cast = None if state.fact("cast", str, type(None)) is None else state.dtype("cast")
+    check_same(module, state.fact("module", dict), cast)
+    names, training = state.fact("prior_std", dict), state.fact("training", list)
+    known = dict(module.named_parameters())
+    if not names or any(name not in known for name in names):
+        raise ValueError(f"'prior_std' must name parameters of the module, got {list(names)}")
+    for name, std in names.items():
+        check_positive("the file", **{f"prior_std of {name}": std})
+    network = PureNetwork(module, cast, names)
+    for path, part in network.module.named_modules():
+        part.training = path in training  # the mode it was fitted in; the copy is ours
+    return network
+
+
+def _prior_mean(state: State, given: MeanFunction | None) -> MeanFunction | None:
+    name = state.fact("prior_mean", str)
+    if name == "function":
+        if given is None or given is network_mean:
+            raise ValueError("the prior mean was a function, which a file cannot hold; pass it again as prior_mean=")
+        return given
+    if name not in ("zero", "network"):
+        raise ValueError(f"'prior_mean' must be 'zero', 'network' or 'function', got {name!r}")
+    if given is not None:
+        raise ValueError(f"the prior mean is in the file ({name}); leave prior_mean out, or fit again with another one")
+    return network_mean if name == "network" else None
+
+
+def _order(layout: ParameterLayout, stored: list[str], device: torch.device) -> Tensor:
+    """Where each of the P numbers of the flat layout stands in one with the parameters in another order."""
+    places = torch.arange(layout.size, device=device).split([layout.shapes[name].numel() for name in stored])
+    return torch.cat([places[stored.index(name)] for name in layout.shapes])
+
+
+def _two(problem: Problem) -> Tensor:
+    """Two training points, on all ranks the same."""
+    return problem.data.few[[0, -1]]
+
+
+@torch.no_grad()
+def _probe(problem: Problem) -> Float[Tensor, "3 2 C"]:
+    """Output, prior variance and prior mean at two training points, which another function would hardly share."""
+    few = _two(problem)
+    values = [problem.network.initial(few).flatten(), problem.operators.at(few).diag(), problem.answers.mean_at(few)]
+    return torch.stack(values).unflatten(1, (2, -1)).double()
+
+
+def _check_probe(problem: Problem, state: State) -> None:
+    """Weights do not say what is done with them: activations have none."""
+    before, now = state.tensor("probe", "3 2 C", torch.float64), _probe(problem)
+    std, variance = before[1].abs().sqrt(), before[1].abs()
+    # Another machine rounds in another way; the most is what TF32 does to the convolutions of a float32 network.
+    slack = 10 * torch.finfo(problem.network.dtype).eps ** 0.5 * (before.abs() + torch.stack([std, variance, std]))
+    wrong = (~((now - before).abs() <= slack)).flatten(1).any(dim=1).tolist()
+    got, was = now[:, 0].tolist(), before[:, 0].tolist()
+    if wrong[0] or wrong[1]:
+        layers = _layers(problem.network.module)
+        other = [f"layer {path!r} is {layers.get(path)}, was {kind}; "
+                 for path, kind in state.fact("layers", dict).items() if layers.get(path) != kind]  # fmt: skip
+        raise ValueError(
+            f"the module has the weights of the fitted one but does something else with them: {''.join(other[:1])}at the first "
+            f"training point its output is {got[0]} (was {was[0]}) and the prior variance {got[1]} (was {was[1]})"
+        )
+    if wrong[2]:
+        raise ValueError(f"prior_mean is not the function of the fit: at the first training point {got[2]}, was {was[2]}")
+
+
+def _layers(module: nn.Module) -> dict[str, str]:
+    return {path: type(part).__name__ for path, part in module.named_modules()}
+
+
+class _LeftOut:
+    """Batches that are not in the file."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        raise ValueError("the training points were given as batches, which files leave out; fit again to use them")
+        yield
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

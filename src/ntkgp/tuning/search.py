@@ -1,0 +1,263 @@
+"""The search for the hyper-parameters of one module that maximise its marginal likelihood."""
+
+import copy
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from ntkgp._system.progress import Bar
+from ntkgp._system.types import MeanFunction
+from ntkgp.networks.layers import InputScales
+from ntkgp.problem.build import build_problem
+from ntkgp.problem.prior_mean import network_mean
+from ntkgp.problem.problem import Problem
+from ntkgp.problem.source import Source
+from ntkgp.tuning.likelihood import NOISE, PRIOR, Likelihood, Logs
+from ntkgp.tuning.result import Tuned
+
+NOISE_RANGE = (1e-6, 10.0)  # of the mean square of the residuals
+SCALE_RANGE = (1e-3, 1e3)  # of the scale the module starts with
+PRIOR_RANGE = (1e-6, 1e6)  # of the variance at which each group explains its share of the residuals
+RATE = 0.2  # of Adam, in units of the logarithm
+EDGE = 0.05  # of the logarithm: this close counts as being there
+FLAT = 0.5  # nats by which the likelihood must fall when a hyper-parameter is doubled or halved
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What :func:`tune` was asked to find, and how."""
+
+    input_scales: bool
+    weight_scales: bool
+    prior_var: str | Sequence[Sequence[str]]
+    noise_var: str | float | Tensor
+    prior_mean: MeanFunction | None
+    parameters: tuple[str, ...] | None
+    starts: int
+    steps: int
+    hyper_prior: float | None
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of the likelihood in one search."""
+        return (self.starts * max(1, self.steps // 4) if self.starts > 1 else 0) + self.steps
+
+
+@dataclass
+class Search:
+    """The hyper-parameters of one module: several short climbs of its likelihood, and a long one from the best of them."""
+
+    module: nn.Module
+    x: Tensor
+    y: Tensor
+    options: SearchOptions
+    bar: Bar
+    bounds: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def run(self) -> Tuned:
+        """The best point found, and what there is to say about it."""
+        wrapped = self._wrapped()
+        parameters = self.options.parameters
+        if parameters is not None and wrapped is not self.module:
+            parameters = tuple(f"network.{name}" if name else "network" for name in parameters)
+        known = self.options.noise_var if not isinstance(self.options.noise_var, str) else 1.0
+        problem = build_problem(
+            wrapped,
+            Source(self.x, self.y, known),
+            prior_mean=self.options.prior_mean,
+            dtype=torch.float64,
+            parameters=parameters,
+        )
+        groups = _groups(self.options.prior_var, list(problem.network.anchor), wrapped is not self.module)
+        scales = {name: t for name, t in problem.network.module.named_buffers() if self._is_scale(problem, name)}
+        weights = dict(problem.network.anchor) if self.options.weight_scales else {}
+        likelihood = Likelihood(problem, list(groups.values()), base=weights)
+        centre = self._centre(likelihood, scales, weights)
+        start = likelihood.value(centre)
+        starts = self._starts(centre)
+        if len(starts) > 1:
+            climbs = [self._climb(likelihood, logs, centre, max(1, self.options.steps // 4), settle=False) for logs in starts]
+            starts = [max(climbs, key=lambda climb: climb[0])[1]]
+        _, logs = self._climb(likelihood, starts[0], centre, self.options.steps, settle=True)
+        return self._result(wrapped, likelihood, groups, logs, start, parameters)
+
+    def _wrapped(self) -> nn.Module:
+        """The module with its inputs scaled, where that can be done and was asked for."""
+        has_scales = any(isinstance(part, InputScales) for part in self.module.modules())
+        scalable = self.x.ndim == 2 and self.x.is_floating_point() and self.options.prior_mean is not network_mean
+        if not self.options.input_scales or has_scales or not scalable:
+            return self.module
+        p = next(self.module.parameters())
+        scales = InputScales(torch.ones(self.x.shape[1], dtype=p.dtype, device=p.device))
+        return nn.Sequential(OrderedDict(scales=scales, network=self.module)).train(self.module.training)
+
+    def _is_scale(self, problem: Problem, name: str) -> bool:
+        path, _, leaf = name.rpartition(".")
+        return (
+            self.options.input_scales
+            and leaf == "scale"
+            and isinstance(problem.network.module.get_submodule(path), InputScales)
+        )
+
+    def _centre(self, likelihood: Likelihood, scales: dict[str, Tensor], weights: dict[str, Tensor]) -> Logs:
+        """Where to start: scales as they are, noise a tenth of the residuals' power, each group its share of it."""
+        problem = likelihood.problem
+        power = problem.data.residual.square().mean().clamp_min(torch.finfo(torch.float64).tiny ** 0.5)
+        if not bool(torch.isfinite(power)):
+            raise ValueError("the squares of the residuals y − prior_mean overflow; rescale y")
+        settings = {**{name: s.log() for name, s in scales.items()}, **{name: power.new_zeros(()) for name in weights}}
+        settings = {name: log.clone() for name, log in settings.items()}
+        with torch.no_grad():
+            kernels = likelihood.kernels(settings).kernels
+            sizes = torch.stack([kernel.diagonal().mean() for kernel in kernels])
+        shares = torch.where(sizes > 0, power / (len(sizes) * sizes.clamp_min(1e-300)), torch.ones_like(sizes))
+        logs: Logs = {PRIOR: shares.log()}
+        if self.options.noise_var == "outputs":
+            logs[NOISE] = (0.1 * power).log().expand(problem.outputs).clone()
+        elif isinstance(self.options.noise_var, str):
+            if self.options.noise_var != "shared":
+                raise ValueError(f"noise_var must be 'shared', 'outputs' or known values, got {self.options.noise_var!r}")
+            logs[NOISE] = (0.1 * power).log().reshape(1)
+        logs.update(settings)
+        ranges = {NOISE: (NOISE_RANGE[0] / 0.1, NOISE_RANGE[1] / 0.1), PRIOR: PRIOR_RANGE}
+        for name, log in logs.items():
+            low, high = ranges.get(name, SCALE_RANGE)
+            self.bounds[name] = (log + math.log(low), log + math.log(high))
+        return logs
+
+    def _starts(self, centre: Logs) -> list[Logs]:
+        """The centre, the same with little noise, then longer and shorter length scales."""
+        moves = [(1.0, 1.0), (0.01, 1.0), (0.01, 1 / 3), (0.1, 3.0), (1.0, 0.1), (0.01, 10.0)]
+        starts = []
+        for k in range(self.options.starts):
+            noise, scale = moves[k % len(moves)]
+            factors = {name: noise if name == NOISE else 1.0 if name == PRIOR else scale for name in centre}
+            starts.append({name: log + math.log(factors[name]) for name, log in centre.items()})
+        return starts
+
+    def _climb(self, likelihood: Likelihood, logs: Logs, centre: Logs, steps: int, settle: bool) -> tuple[float, Logs]:
+        """Adam on the logarithms; the best point seen. The rate falls to a tenth at the end if the climb is to settle.
+
+        The likelihood of a finite network is rugged in its input scales: momentum carries Adam over ridges at which
+        quasi-Newton line searches stop.
+        """
+        leaves = {name: log.detach().clone().requires_grad_() for name, log in logs.items()}
+        optimiser = torch.optim.Adam(leaves.values(), lr=RATE, betas=(0.9, 0.95))
+        best, found, brake = -math.inf, logs, 1.0
+        for step in range(steps):
+            optimiser.zero_grad()
+            value = likelihood.gradient(leaves) + self._hyper_prior(leaves, centre)
+            self.bar.update()
+            if value > best:
+                best, found = value, {name: leaf.detach().clone() for name, leaf in leaves.items()}
+            if value == -math.inf:  # A cannot be factorised: back to where it could, and slower
+                brake *= 0.5
+                for name, leaf in leaves.items():
+                    leaf.data.copy_(found[name])
+                continue
+            falling = 0.1 ** (step / steps) if settle else 1.0
+            optimiser.param_groups[0]["lr"] = RATE * brake * falling
+            for leaf in leaves.values():  # uphill; a bias that moves no derivative has no gradient
+                leaf.grad = None if leaf.grad is None else -leaf.grad
+            optimiser.step()
+            for name, leaf in leaves.items():
+                leaf.data.clamp_(*self.bounds[name])
+        return best, found
+
+    def _hyper_prior(self, leaves: Logs, centre: Logs) -> float:
+        """The bell around the centre, its gradient added to the leaves'."""
+        if self.options.hyper_prior is None:
+            return 0.0
+        total = 0.0
+        for name, leaf in leaves.items():
+            if name == NOISE:
+                continue
+            width = self.options.hyper_prior * (2 if name == PRIOR else 1)
+            away = (leaf.detach() - centre[name]) / width
+            total -= 0.5 * float(away.square().sum())
+            leaf.grad = -away / width if leaf.grad is None else leaf.grad - away / width
+        return total
+
+    def _result(
+        self, module: nn.Module, likelihood: Likelihood, groups: dict[str, list[str]], logs: Logs, start: float,
+        parameters: tuple[str, ...] | None,
+    ) -> Tuned:  # fmt: skip
+        values = {name: log.exp() for name, log in logs.items()}
+        tuned = copy.deepcopy(module)
+        with torch.no_grad():
+            tensors = {**dict(tuned.named_buffers()), **dict(tuned.named_parameters())}
+            for name, value in values.items():
+                if name not in (NOISE, PRIOR):
+                    tensors[name].copy_(value * likelihood.base[name] if name in likelihood.base else value)
+        if NOISE not in values:
+            assert not isinstance(self.options.noise_var, str)
+            noise = self.options.noise_var
+        else:
+            noise = float(values[NOISE]) if len(values[NOISE]) == 1 else values[NOISE].unsqueeze(0)
+        prior = values[PRIOR].tolist()
+        named = {name: v for (key, names), v in zip(groups.items(), prior, strict=True) for name in key.split("+")}
+        return Tuned(
+            module=tuned,
+            noise_var=noise,
+            prior_var=prior[0] if self.options.prior_var == "shared" else named,
+            log_marginal_likelihood=likelihood.value(logs),
+            start=start,
+            points=len(self.x),
+            leave_one_out=math.nan,  # of all the data, by the caller
+            notes=tuple(self._notes(likelihood, list(groups), logs)),
+            prior_mean=self.options.prior_mean,
+            parameters=parameters,
+        )
+
+    def _notes(self, likelihood: Likelihood, groups: list[str], logs: Logs) -> Iterator[str]:
+        """Edges reached, and variances that can be doubled or halved without the likelihood noticing."""
+        for name, log in logs.items():
+            low, high = self.bounds[name]
+            for k, label in enumerate(_labels(name, log, groups)):
+                value = log.flatten()[k]
+                # A scale that falls to nothing only says that a feature does not matter.
+                edge = "upper" if value > high.flatten()[k] - EDGE else "lower" if value < low.flatten()[k] + EDGE else ""
+                if edge == "upper" or (edge and name in (NOISE, PRIOR)):
+                    yield f"{label} sits at the {edge} edge of its range, {float(value.exp()):.3g}"
+        best, kernels = likelihood.value(logs), likelihood.kernels(logs)
+        for name in (name for name in (NOISE, PRIOR) if name in logs):
+            for k, label in enumerate(_labels(name, logs[name], groups)):
+                one = torch.zeros_like(logs[name])
+                one[k] = math.log(2)
+                moved = [likelihood.value({**logs, name: logs[name] + step}, kernels) for step in (one, -one)]
+                if best - min(moved) < FLAT:
+                    drop = best - min(moved)
+                    yield f"the likelihood is flat in {label}: doubling or halving it costs at most {drop:.2g} nats"
+
+
+def _labels(name: str, log: Tensor, groups: list[str]) -> list[str]:
+    """What to call each number of a hyper-parameter."""
+    if name == PRIOR:
+        return [f"prior_var of {group!r}" if group else "prior_var" for group in groups]
+    return [name] if log.numel() == 1 else [f"{name}[{k}]" for k in range(log.numel())]
+
+
+def _groups(prior_var: str | Sequence[Sequence[str]], names: list[str], wrapped: bool) -> dict[str, list[str]]:
+    """Parameter names by group; the key is the module names of the group, joined by '+'."""
+    if prior_var == "shared":
+        return {"": names}
+    if prior_var == "layers":
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            groups.setdefault(name.rpartition(".")[0], []).append(name)
+        return groups
+    if isinstance(prior_var, str):
+        raise ValueError(f"prior_var must be 'layers', 'shared' or lists of module names, got {prior_var!r}")
+    prefix = "network." if wrapped else ""
+    groups = {}
+    for modules in prior_var:
+        keys = [prefix + module for module in modules]
+        groups["+".join(keys)] = [n for n in names if any(n == key or n.startswith(key + ".") for key in keys)]
+    found = [name for members in groups.values() for name in members]
+    if sorted(found) != sorted(names):
+        raise ValueError(f"prior_var must name every parameter once; expected {sorted(names)}, got {sorted(found)}")
+    return groups
