@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := src tests benchmarks examples
-LONG := $(addprefix tests/test_,bad_input.py properties.py conditioning.py memory.py fuzz_files.py faults.py concurrency.py)
+BROWSER := tests/apps/explorer/browser
+LONG := $(addprefix tests/reliability/,bad_input test_properties.py test_conditioning.py test_memory.py test_fuzz_files.py \
+  test_faults.py test_concurrency.py)
 MINUTES ?= 60
 MATRIX ?= 2.6:3.10 2.11:3.11 2.11:3.12 2.13:3.11 2.13:3.12 2.13:3.13
 # What the tests need beside torch, NumPy and the extras: for a machine that has these but no network.
@@ -29,7 +31,7 @@ test-long: $(VENV)/dev.stamp
 
 # The tests under other versions, torch:Python; those that are not on this machine are skipped and named.
 test-matrix:
-	$(PYTHON) tests/matrix.py $(MATRIX)
+	$(PYTHON) tests/reliability/matrix.py $(MATRIX)
 
 # Packages in a folder: PYTHONPATH=.wheels:src:. python -m pytest
 wheels: $(VENV)/dev.stamp
@@ -37,7 +39,7 @@ wheels: $(VENV)/dev.stamp
 
 # Random work for MINUTES, invariants checked and memory watched all the time.
 soak: $(VENV)/dev.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py --minutes $(MINUTES) --keep
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.reliability.soak --minutes $(MINUTES) --keep
 
 # Every method of docs/alternatives.md on one split, minutes: make alternatives DATA=folder of the UCI sets
 alternatives: $(VENV)/alternatives.stamp
@@ -57,8 +59,8 @@ imports: $(VENV)/dev.stamp
 	$(BIN)/lint-imports
 
 pytest: $(VENV)/dev.stamp $(VENV)/alternatives.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --ignore tests/test_explorer_browser.py
-	$(BIN)/python -m pytest tests/test_explorer_browser.py -n 0  # alone: it measures how fast the page answers
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --ignore $(BROWSER)
+	$(BIN)/python -m pytest $(BROWSER) -n 0  # alone: it measures how fast the page answers
 
 format: $(VENV)/dev.stamp
 	$(BIN)/ruff check --fix $(SOURCES)

@@ -15,10 +15,10 @@ import numpy as np
 from PIL import Image
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests"))
+sys.path.insert(0, str(HERE.parent))
 
-from browser import Browser  # noqa: E402
-from explorer_server import running_server  # noqa: E402
+from tests.support.browser import Browser  # noqa: E402
+from tests.support.explorer_server import running_server  # noqa: E402
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 
 from ntkgp.explorer.state import State, start  # noqa: E402

@@ -7,7 +7,8 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-import typechecker
+
+from tests.support import typechecker
 
 torch.set_num_threads(1)
 
@@ -20,6 +21,12 @@ def unchecked() -> Iterator[None]:
         jaxtyping.config.update("jaxtyping_disable", True)
         yield
         jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a test may save a posterior."""
+    return tmp_path / "posterior.safetensors"
 
 
 @pytest.fixture(scope="session")

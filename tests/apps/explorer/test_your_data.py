@@ -1,0 +1,94 @@
+"""The explorer with a table of the user's own."""
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("bokeh", reason="Bokeh is not installed")
+
+
+import numpy as np
+import torch
+
+import ntkgp
+from ntkgp.explorer import csv_table, your_data
+from ntkgp.explorer.compute import (
+    network,
+)
+from ntkgp.explorer.csv_table import Table, parse
+from ntkgp.explorer.state import StateError
+from ntkgp.table_files import TableError
+from tests.support import oracle
+from tests.support.explorer_states import SMALL, TABLE
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    {
+        b"": "is empty",
+        b" \n\n": "is empty",
+        b"a,b\n1,2\n3": "1 row",
+        b"a,b\n1,2\n3,4,5,6": "cannot be read",
+        b"a\nb\n": "at least 2 are needed",
+        b"a;b\n1;2\n3;4": "separated by commas",
+        b"\0\1\2": "not a text file",
+        b"a,b\n\xff\xfe,2\n": "cannot be read",
+        b"a,b\n1," + b"2" * 2_000_001: "at most 2 MB",
+        b",".join(b"c%d" % k for k in range(60)) + b"\n" + (b",".join([b"1"] * 60) + b"\n") * 2: "at most 50",
+    }.items(),
+)
+def test_a_damaged_table_is_refused_with_a_word(content: bytes, words: str):
+    with pytest.raises(TableError, match=words):
+        parse(content, "my.csv")
+
+
+def test_what_is_left_out_of_a_table_is_said():
+    rows = "\n".join(f"{k},{k % 7},word" for k in range(csv_table.MOST_ROWS + 500))
+    table, notes = parse(f"a,b,c\n{rows}\n,1,x\n1e999,2,x\n".encode())
+    assert table.names == ("a", "b")
+    assert table.rows == csv_table.MOST_ROWS
+    assert [note.split()[0] for note in notes] == ["columns", "2", "1000"]
+    assert parse(f"a,b,c\n{rows}\n".encode())[0] == parse(f"a,b,c\n{rows}\n".encode())[0]
+    with pytest.raises(TableError, match="no column"):
+        table.column("z")
+
+
+def test_a_table_s_posterior_is_the_library_s_in_the_table_s_units():
+    state = replace(SMALL, table=TABLE, target="c", inputs=("a", "b"), tuned=False, noise_var=0.1)
+    model = your_data.fit(state)
+    x, y = torch.tensor(TABLE.columns[:2]).double().T, torch.tensor(TABLE.columns[2]).double()
+    scale = (x.mean(dim=0), x.std(dim=0, correction=0)), (y.mean(), y.std(correction=0))
+    scaled_x, scaled_y = (x - scale[0][0]) / scale[0][1], (y - scale[1][0]) / scale[1][1]
+    net = network(state, 2, ntkgp.TrigonometricInputs.from_data(scaled_x, margin=0.3))
+    truth = oracle.pose(net, scaled_x, scaled_y, scaled_x, 0.1)
+    p = model.predict(x)
+    assert oracle.error(p.mean, scale[1][0] + scale[1][1] * truth.mean) < 1e-9
+    assert oracle.error(p.std, scale[1][1] * truth.variance.sqrt()) < 1e-9
+
+
+def test_the_next_point_is_where_least_is_known():
+    state = replace(SMALL, table=TABLE, target="c", inputs=("a",), tuned=False)
+    model = your_data.fit(state)
+    where, std = your_data.next_point(model)
+    assert 3.0 < float(where[0]) < 9.0  # the gap of that column
+    grid = torch.linspace(0, 9, 300).double().unsqueeze(1)
+    assert std == pytest.approx(float(model.predict(grid).std.max()), rel=1e-2)
+    both = your_data.fit(replace(state, inputs=("a", "b")))
+    picture = your_data.uncertainty_map(both)
+    corner = torch.stack([picture.high[0], picture.low[1]]).unsqueeze(0)
+    assert float(picture.std[0, -1]) == pytest.approx(float(both.predict(corner).std), rel=1e-6)  # rows are the second input
+    cut = your_data.slice_of(both, 5.0)
+    assert float(cut.near[0]) == 1.0
+    assert cut.prediction.mean.shape == cut.x.shape
+
+
+def test_a_constant_column_and_tuning_give_no_trouble():
+    table = Table(("a", "b"), ((1.0,) * 6, (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)))
+    for chosen in (
+        replace(SMALL, table=table, target="b", inputs=("a",)),
+        replace(SMALL, table=table, target="a", inputs=("b",)),
+    ):
+        model = your_data.fit(replace(chosen, tuned=False))
+        assert np.isfinite(model.predict(model.x).mean.numpy()).all()
+    with pytest.raises(StateError, match="load a table"):
+        your_data.fit(SMALL)

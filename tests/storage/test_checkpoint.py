@@ -1,0 +1,203 @@
+"""Long work survives: stopped after any write and begun again, a fit ends where it would have; so do the ranks of a group."""
+
+import contextlib
+import errno
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import ntkgp
+from ntkgp import archive, checkpoint
+from ntkgp.lowrank import LowRankPosterior
+from ntkgp.problem import Problem
+from tests.support.cases import by_name
+from tests.support.helpers import seeded
+from tests.support.ranks import METHODS, TIMEOUT, Died, results, run, shard_of
+from tests.support.resumable import RESUMABLE, fitted, values
+
+
+class Stop(BaseException):
+    """Something that is no error."""
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, after: int):
+    """From the n-th write on, the process is as good as dead."""
+    count, keep = [0], checkpoint.write
+
+    def write(*arguments):
+        count[0] += 1
+        if count[0] > after:
+            raise Stop
+        keep(*arguments)
+
+    monkeypatch.setattr(checkpoint, "write", write)
+    return count
+
+
+@pytest.mark.parametrize("method", RESUMABLE)
+def test_a_fit_begun_again_ends_bit_for_bit_where_it_would_have(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = fitted(method, None)
+    with monkeypatch.context() as patch:
+        count = interrupted(patch, after=10**9)
+        assert torch.equal(values(fitted(method, tmp_path / "never")), values(whole))
+    writes = count[0]
+    assert writes >= 4
+    for k, after in enumerate(sorted({1, 2, 3, writes // 2, writes - 1})):
+        folder = tmp_path / str(k)
+        for more in (after, 2):  # killed twice, unless few writes were left
+            with monkeypatch.context() as patch, contextlib.suppress(Stop):
+                interrupted(patch, more)
+                fitted(method, folder)
+        g = seeded(99)  # another seed: that of the first fit counts
+        assert torch.equal(values(fitted(method, folder, g)), values(whole))
+
+
+def test_the_generator_ends_where_it_would_have(tmp_path: Path):
+    one, other = seeded(), seeded()
+    fitted("rank", tmp_path, one)
+    fitted("rank", tmp_path, other)
+    assert torch.equal(one.get_state(), other.get_state())
+
+
+def test_without_a_generator_the_first_seed_counts(tmp_path: Path):
+    case = by_name("paper mlp")
+    with torch.random.fork_rng():
+        first = values(case.fit(METHODS["rank"], checkpoint=str(tmp_path)))
+        again = values(case.fit(METHODS["rank"], checkpoint=str(tmp_path)))
+    assert torch.equal(first, again)
+
+
+def test_a_checkpoint_of_another_fit_is_refused(tmp_path: Path):
+    case, other = by_name("paper mlp"), by_name("trigonometric inputs")
+    fitted("rank", tmp_path)
+    keep = ntkgp.Checkpoint(tmp_path)
+    options = {"noise_var": 0.01, "method": METHODS["rank"], "checkpoint": keep}
+    for words, attempt in {
+        "method was": lambda: case.fit(ntkgp.LowRank(rank=2), checkpoint=keep),
+        "points was": lambda: ntkgp.fit(case.module(), case.x[:9], case.y[:9], **options),
+        "residuals was": lambda: ntkgp.fit(case.module(), case.x, 2 * case.y, **options),
+        "another fit: (parameters|module) was": lambda: other.fit(METHODS["rank"], checkpoint=keep),
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            attempt()
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path):
+    fitted("rank", tmp_path)
+    path = tmp_path / "head.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"head\.safetensors is damaged"):
+        fitted("rank", tmp_path)
+
+
+def test_a_full_disk_is_a_warning_and_leaves_the_state_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = values(fitted("rank", None))
+    count, keep = [0], archive.save_file
+
+    def full(*arguments, **options):
+        count[0] += 1
+        if 4 < count[0] < 9:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        keep(*arguments, **options)
+
+    monkeypatch.setattr(archive, "save_file", full)
+    with pytest.warns(ntkgp.CheckpointWarning, match=r"No space left on device.*holds the one before"):
+        assert torch.equal(values(fitted("rank", tmp_path)), whole)
+    assert not list(tmp_path.glob(".*"))
+    assert torch.equal(values(fitted("rank", tmp_path)), whole)
+
+
+def test_stopped_by_hand_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    product, calls = Problem.normal, [0]
+
+    def stopping(self: Problem, v: Tensor) -> Tensor:
+        calls[0] += 1
+        if calls[0] == 15:
+            raise KeyboardInterrupt
+        return product(self, v)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Problem, "normal", stopping)
+        with pytest.raises(KeyboardInterrupt, match=r"fit again with checkpoint=.* to go on"):
+            fitted("rank", tmp_path)
+    assert torch.equal(values(fitted("rank", tmp_path)), values(fitted("rank", None)))
+
+
+def test_an_unwritable_folder_is_an_error_at_once(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"cannot keep a checkpoint in .*give another folder"):
+        fitted("rank", tmp_path / "file" / "folder")
+
+
+def test_bad_arguments():
+    with pytest.raises(TypeError, match="checkpoint must be a folder"):
+        ntkgp.Checkpoint("")
+    with pytest.raises(ValueError, match="every must be a number of seconds"):
+        ntkgp.Checkpoint("folder", every=-1)
+
+
+def killed_fit(rank: int, size: int, folder: str, kill: int, method: str, memory: int | None):
+    """Rank `size` − 1 is killed in its `kill`-th product, or nobody."""
+    case, x, y, noise = shard_of("paper mlp", size, rank, "uneven")
+    product, calls = Problem.normal, [0]
+
+    def counted(self: Problem, v: Tensor) -> Tensor:
+        calls[0] += 1
+        if calls[0] == kill and rank == size - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return product(self, v)
+
+    Problem.normal = counted
+    keep, group = ntkgp.Checkpoint(folder, every=0), ntkgp.Group(timeout=TIMEOUT, memory=memory)
+    posterior = ntkgp.fit(
+        case.module(), x, y, noise_var=noise, method=METHODS[method], generator=seeded(), group=group, checkpoint=keep
+    )
+    iterations = posterior.solution.iterations if isinstance(posterior, LowRankPosterior) else 0
+    return values(posterior), calls[0], iterations
+
+
+@pytest.mark.parametrize(("method", "memory"), [("rank", None), ("rank", 1), ("rtol", None)], ids=["copies", "split", "rtol"])
+def test_a_run_that_lost_a_rank_goes_on_with_fewer(method: str, memory: int | None, tmp_path: Path):
+    expected = values(fitted(method, None))
+    everyone = results(3, killed_fit, 3, str(tmp_path / "whole"), 0, method, memory)[0]
+    for k, kill in enumerate((3, 10, everyone[1] - 2)):  # looking for the head, bounding the rest, solving
+        folder = str(tmp_path / str(k))
+        found = run(3, killed_fit, 3, folder, kill, method, memory)
+        assert isinstance(found[2], Died)
+        assert all(isinstance(answer, ntkgp.GroupError) for answer in found[:2])
+        for answer, calls, _ in results(2, killed_fit, 2, folder, 0, method, memory):
+            torch.testing.assert_close(answer, expected, rtol=1e-8, atol=1e-8)
+            assert k == 0 or calls < everyone[1]  # not all was done again
+
+
+def trained_in_group(rank: int, size: int, folder: str, stop_after: int):
+    case, x, y, noise = shard_of("paper mlp", size, rank, "even")
+    keep, write, count = ntkgp.Checkpoint(folder, every=0), checkpoint.write, [0]
+
+    def stopping(path: Path, *arguments) -> None:
+        count[0] += "training" in str(path)
+        if stop_after and count[0] > stop_after:
+            raise RuntimeError("enough")
+        write(path, *arguments)
+
+    checkpoint.write = stopping
+    posterior = ntkgp.fit(
+        case.module(), x, y, noise_var=noise, method=METHODS["gd"], generator=seeded(), group=ntkgp.Group(timeout=TIMEOUT),
+        checkpoint=keep,
+    )  # fmt: skip
+    return values(posterior)
+
+
+def test_copies_in_training_are_taken_over_by_other_ranks(tmp_path: Path):
+    expected = values(fitted("gd", None))
+    found = run(3, trained_in_group, 3, str(tmp_path), 12)
+    assert all(isinstance(answer, RuntimeError) for answer in found)
+    assert len(list(tmp_path.glob("training-*"))) == 3
+    for answer in results(2, trained_in_group, 2, str(tmp_path), 0):
+        torch.testing.assert_close(answer, expected, rtol=1e-8, atol=1e-8)
