@@ -43,7 +43,7 @@ def play(explore: UCB | Thompson) -> tuple[Bandit, Tensor]:
     arms = []
     for _ in range(5):
         network = ntkgp.mlp(2, width=256, activation=nn.ReLU(), generator=g)
-        arms.append(nn.Sequential(ntkgp.InputScales(torch.full((2,), 4.0)), network).double())
+        arms.append(nn.Sequential(ntkgp.networks.InputScales(torch.full((2,), 4.0)), network).double())
     # Rewards up to some tens must be thought possible, and a jump must not be followed exactly.
     scale = 200.0 / float(ntkgp.kernel_diag(arms[0], some).mean())
     bandit, lost = Bandit(arms, explore, noise_var=10.0, prior_var=scale, skip=0.2, generator=g), []

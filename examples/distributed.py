@@ -33,7 +33,7 @@ def main() -> None:
     by_gpu = torch.cuda.is_available() and not alone
     dist.init_process_group("nccl" if by_gpu else "gloo", **alone)
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if by_gpu else torch.device("cpu")
-    group = ntkgp.Group(timeout=300)
+    group = ntkgp.distributed.Group(timeout=300)
 
     x, y = (t.to(device) for t in shard(group.rank, group.size))
     net = ntkgp.mlp(4, width=WIDTH, activation=torch.nn.SiLU(), generator=torch.Generator().manual_seed(0)).to(device)

@@ -42,9 +42,9 @@ def main() -> None:
 
     trend = nn.Sequential(Years(), ntkgp.mlp(1, width=WIDTH, activation=nn.SiLU(), generator=generator))
     season = nn.Sequential(
-        ntkgp.TrigonometricInputs(0.0, 0.5), ntkgp.mlp(2, width=WIDTH, activation=nn.SiLU(), generator=generator)
+        ntkgp.networks.TrigonometricInputs(0.0, 0.5), ntkgp.mlp(2, width=WIDTH, activation=nn.SiLU(), generator=generator)
     )
-    both = ntkgp.SumOfNetworks(trend, season)
+    both = ntkgp.networks.SumOfNetworks(trend, season)
     tuned = ntkgp.tune(both, x_known, y_known, input_scales=False, steps=STEPS)
     posterior = tuned.fit(x_known, y_known)
     print(f"noise: std {tuned.noise_var**0.5:.3f}, 0.3 in truth")

@@ -45,7 +45,7 @@ def main() -> None:
         posterior = ntkgp.fit(network, x, y, noise_var=noise)
         p = posterior.predict(grid)
         held = posterior.predict(new_x, noise_var=new_noise)
-        scores = ntkgp.evaluate(held, new_y)
+        scores = ntkgp.diagnostics.evaluate(held, new_y)
         error = (held.mean - truth(new_x[:, 0])).square().mean().sqrt()
         print(f"{name:<20} nll {scores.nll:6.3f}, 95 % intervals hold {scores.coverage(0.95):.1%}, mean off by {error:.3f}")
         plots.posterior_1d(ax, grid[:, 0], p.mean, p.std, truth=truth(grid[:, 0]))

@@ -211,7 +211,7 @@ def test_rewards_that_tell_nothing_are_skipped_and_surprises_are_not():
 def test_a_refresh_comes_at_doublings_and_its_posteriors_go_on():
     calls: list[int] = []
 
-    def refresh(contexts: Tensor, arms: Tensor, rewards: Tensor) -> Sequence[ntkgp.Posterior]:
+    def refresh(contexts: Tensor, arms: Tensor, rewards: Tensor) -> Sequence[ntkgp.posterior.Posterior]:
         calls.append(len(arms))
         return [ntkgp.fit(bandit_net, bandit.encode(contexts, arms), rewards, noise_var=0.5)]
 

@@ -8,6 +8,10 @@ from torch import Tensor
 
 import ntkgp
 from ntkgp import plots
+from ntkgp.apps.plots import spectrum
+from ntkgp.posterior.lowrank.posterior import LowRankPosterior
+from ntkgp.posterior.trained.posterior import TrainedPosterior
+from ntkgp.posterior.trained.training.networks import NetworkPredictors
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +23,7 @@ def line() -> tuple[torch.nn.Module, Tensor, Tensor]:
 
 
 @pytest.fixture(scope="module")
-def plane() -> tuple[ntkgp.Posterior, Tensor]:
+def plane() -> tuple[ntkgp.posterior.Posterior, Tensor]:
     g = torch.Generator().manual_seed(0)
     x = torch.rand(15, 2, generator=g)
     net = ntkgp.mlp(2, out_features=2, width=32, generator=g)
@@ -87,7 +91,7 @@ class TestSpectrum:
 
     def test_no_bracket_of_a_converged_head_is_wider(self, line):
         net, x, y = line
-        posterior = ntkgp.fit(net, x, y, noise_var=0.01, method=ntkgp.LowRank(rank=3, svd=ntkgp.DenseSVD()))
+        posterior = ntkgp.fit(net, x, y, noise_var=0.01, method=ntkgp.LowRank(rank=3, svd=ntkgp.linalg.DenseSVD()))
         p = posterior.predict(torch.linspace(-2, 2, 50, dtype=torch.float64).unsqueeze(1))
         values = torch.linalg.eigvalsh(ntkgp.kernel(net, x)).flip(0) / 0.01
         claimed = values[3] / (values[3] + 1)
@@ -105,8 +109,8 @@ class TestSpectrum:
     def test_many_points_show_what_is_known(self, line, monkeypatch: pytest.MonkeyPatch):
         net, x, y = line
         posterior = ntkgp.fit(net, x, y, noise_var=0.05, method=ntkgp.LowRank(rank=4))
-        assert isinstance(posterior, plots.LowRankPosterior)
-        monkeypatch.setattr(plots, "ROWS", 5)
+        assert isinstance(posterior, LowRankPosterior)
+        monkeypatch.setattr(spectrum, "ROWS", 5)
         ax = plots.spectrum(posterior)
         assert close(labelled(ax, "eigenvalue ÷ noise").get_ydata(), posterior.head.values)
         assert labelled(ax, "the others lie below").get_ydata()[0] == posterior.head.tail
@@ -128,8 +132,8 @@ class TestLearningCurves:
     def test_losses_are_relative_to_the_first(self, line):
         net, x, y = line
         posterior = ntkgp.fit(net, x, y, noise_var=0.05, method=ntkgp.TrainedNetworks(rank=3, tail=2))
-        assert isinstance(posterior, plots.TrainedPosterior)
-        assert isinstance(posterior.predictors, plots.NetworkPredictors)
+        assert isinstance(posterior, TrainedPosterior)
+        assert isinstance(posterior.predictors, NetworkPredictors)
         trained = posterior.predictors.trained
         ax = plots.learning_curves(posterior)
         assert len(ax.lines) == 6

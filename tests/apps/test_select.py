@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import ntkgp
-from ntkgp.exact import ExactPosterior
+from ntkgp.posterior.exact.method import ExactPosterior
 from tests.support.helpers import seeded
 
 
@@ -20,19 +20,19 @@ def problem(outputs: int, noise: str) -> tuple[torch.nn.Module, Tensor, Tensor, 
     return ntkgp.mlp(2, outputs, width=16, generator=seeded(1)).double(), x, y, chosen
 
 
-def refits(posterior: ntkgp.Posterior, candidates: Tensor, targets: Tensor, noise: float | Tensor) -> Tensor:
+def refits(posterior: ntkgp.posterior.Posterior, candidates: Tensor, targets: Tensor, noise: float | Tensor) -> Tensor:
     """The variance left over the targets after each candidate, whatever is observed there: all refitted from scratch."""
     assert isinstance(posterior, ExactPosterior)
     p = posterior.problem
-    y = p.residual.view(-1, p.outputs)
-    old = p.noise_std.square().view(-1, p.outputs)
+    y = p.data.residual.view(-1, p.outputs)
+    old = p.data.noise_std.square().view(-1, p.outputs)
     left = []
     for k in range(len(candidates)):
         if isinstance(noise, Tensor):
             mine = noise[k : k + 1].reshape(1, -1).expand(1, p.outputs) if len(noise) == len(candidates) else noise
         else:
             mine = torch.full((1, p.outputs), noise, dtype=torch.float64)
-        all_x, all_y = torch.cat([p.x, candidates[k : k + 1]]), torch.cat([y, torch.full_like(y[:1], 3.0)])
+        all_x, all_y = torch.cat([p.data.x, candidates[k : k + 1]]), torch.cat([y, torch.full_like(y[:1], 3.0)])
         fresh = ntkgp.fit(p.network.module.requires_grad_(True), all_x, all_y, noise_var=torch.cat([old, mine]))
         p.network.module.requires_grad_(False)
         left.append(fresh.predict(targets).variance.sum())

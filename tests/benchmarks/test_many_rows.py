@@ -4,7 +4,7 @@ from pathlib import Path
 
 from benchmarks import million_rows_cli
 from benchmarks.report import rows_cli
-from ntkgp.figure1 import environment
+from ntkgp.apps.figure1.figure import environment
 
 
 def test_the_benchmark_of_many_rows_in_a_small_form(tmp_path: Path):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import ntkgp
-from ntkgp.lowrank import LowRankPosterior
-from ntkgp.problem import Problem
+from ntkgp.posterior.lowrank.method import LowRankPosterior
+from ntkgp.problem.operators import Operators
 from tests.support.cases import by_name
 from tests.support.helpers import seeded
 from tests.support.ranks import METHODS, TIMEOUT, Died, cut, results, run, shard_of
@@ -21,14 +21,14 @@ FIELDS = ("mean", "variance", "lower", "upper")
 
 def fit_and_predict(rank: int, size: int, asked: list[tuple], memory: int | None = None):
     """Fit, and predict: for each (case, method, how the data is cut, whether by a loader)."""
-    group, found = ntkgp.Group(timeout=TIMEOUT, memory=memory), []
+    group, found = ntkgp.distributed.Group(timeout=TIMEOUT, memory=memory), []
     for name, method, how, loader in asked:
         case, x, y, noise = shard_of(name, size, rank, how, loader)
         posterior = ntkgp.fit(
             case.module(), x, y, noise_var=noise, method=METHODS[method], prior_mean=case.prior_mean,
             prior_var=case.prior_var, generator=seeded(rank), group=group,
         )  # fmt: skip
-        assert (memory is None) == (not isinstance(posterior, LowRankPosterior) or not posterior.problem.space.spread)
+        assert (memory is None) == (not isinstance(posterior, LowRankPosterior) or not posterior.problem.operators.space.spread)
         found.append((vars(posterior.predict(case.query, noise_var=0.1)), posterior.covariance(case.query)))
     return found
 
@@ -79,7 +79,7 @@ def float32_answers(rank: int, size: int):
         y,
         noise_var=noise,
         method=ntkgp.LowRank(rank=4, side="weights"),
-        group=ntkgp.Group(),
+        group=ntkgp.distributed.Group(),
         generator=seeded(),
     )
     return posterior.predict(case.query)
@@ -96,7 +96,7 @@ def test_float32_networks_are_answered_in_float32():
 def functions_and_files(rank: int, size: int, memory: int | None, path: str):
     """Samples, a file written by the last rank alone, and queries that differ from rank to rank."""
     case, x, y, noise = shard_of("paper mlp", size, rank, "uneven")
-    group = ntkgp.Group(timeout=TIMEOUT, memory=memory)
+    group = ntkgp.distributed.Group(timeout=TIMEOUT, memory=memory)
     posterior = ntkgp.fit(case.module(), x, y, noise_var=noise, method=METHODS["rank"], generator=seeded(), group=group)
     assert isinstance(posterior, LowRankPosterior)
     drawn = posterior.sample(3, generator=seeded(5 + rank))(case.query)
@@ -138,7 +138,7 @@ def tuned_values(rank: int, size: int, rows: int, noise_known: bool):
     if size == 0:
         found = ntkgp.tune(net, x, y, **options)
     else:
-        found = ntkgp.tune(net, x[here], y[here], group=ntkgp.Group(timeout=TIMEOUT), **options)
+        found = ntkgp.tune(net, x[here], y[here], group=ntkgp.distributed.Group(timeout=TIMEOUT), **options)
         if noise_known:
             assert torch.equal(torch.as_tensor(found.noise_var), noise[here])
     scales = torch.cat(list(found.input_scales.values()))
@@ -159,9 +159,9 @@ def test_tuning_is_that_of_one_process(rows: int):
 
 def spent(rank: int, size: int, split: bool):
     case, x, y, noise = shard_of("more points than parameters", size, rank, "even")
-    group = ntkgp.Group(timeout=TIMEOUT, memory=1 if split else None)
+    group = ntkgp.distributed.Group(timeout=TIMEOUT, memory=1 if split else None)
     bytes_at = []
-    product = Problem.normal
+    product = Operators.normal
 
     def counted(self, v: Tensor) -> Tensor:
         before = vars(group.traffic).copy()
@@ -170,10 +170,10 @@ def spent(rank: int, size: int, split: bool):
         bytes_at.append((v.shape[1], after.reduced - before["reduced"], after.gathered - before["gathered"]))
         return out
 
-    Problem.normal = counted
+    Operators.normal = counted
     posterior = ntkgp.fit(case.module(), x, y, noise_var=noise, method=METHODS["rank"], group=group, generator=seeded())
     assert isinstance(posterior, LowRankPosterior)
-    return posterior.problem.tangent.space.size, posterior.solution.iterations, bytes_at, vars(group.traffic)
+    return posterior.problem.operators.parameters, posterior.solution.iterations, bytes_at, vars(group.traffic)
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["copies", "split"])
@@ -194,7 +194,7 @@ def test_traffic_is_as_documented(split: bool):
 
 def failing(rank: int, size: int, how: str):
     case, x, y, noise = shard_of("paper mlp", size, rank, "even")
-    group, module, method = ntkgp.Group(timeout=5.0 if how == "hangs" else TIMEOUT), case.module(), METHODS["rank"]
+    group, module, method = ntkgp.distributed.Group(timeout=5.0 if how == "hangs" else TIMEOUT), case.module(), METHODS["rank"]
     assert y is not None
     if how == "bad data" and rank == 1:
         y = y.clone()
@@ -206,7 +206,7 @@ def failing(rank: int, size: int, how: str):
     if how == "another shape" and rank == 1:
         x = x[:, :1]
     if how in ("killed", "late error", "hangs") and rank == 1:
-        calls, product = [0], Problem.normal
+        calls, product = [0], Operators.normal
 
         def fails(self, v: Tensor) -> Tensor:
             calls[0] += 1
@@ -218,11 +218,11 @@ def failing(rank: int, size: int, how: str):
                 time.sleep(8)
             return product(self, v)
 
-        Problem.normal = fails
+        Operators.normal = fails
     try:
         ntkgp.fit(module, x, y, noise_var=noise, method=method, group=group, generator=seeded())
     except Exception as error:
-        group = ntkgp.Group(timeout=TIMEOUT) if how in ("bad data", "late error") else group
+        group = ntkgp.distributed.Group(timeout=TIMEOUT) if how in ("bad data", "late error") else group
         again = group.total(1.0) if how in ("bad data", "late error") else None
         return type(error).__name__, str(error), again
     return "nothing", "", None
@@ -254,7 +254,7 @@ def test_the_error_of_one_rank_stops_all(how: str, there: str | None, elsewhere:
 
 def test_without_a_group():
     with pytest.raises(RuntimeError, match="not initialised"):
-        ntkgp.Group()
+        ntkgp.distributed.Group()
 
 
 def refused(rank: int):
@@ -269,11 +269,11 @@ def refused(rank: int):
         {"method": ntkgp.LowRank(rank=2), "group": 5},
     ]
     for options in tries:
-        groups.append(ntkgp.Group(timeout=TIMEOUT))
+        groups.append(ntkgp.distributed.Group(timeout=TIMEOUT))
         arguments = {"x": x, "y": y, "group": groups[-1], **options}
         try:
             ntkgp.fit(case.module(), noise_var=noise, **arguments)
-        except (ValueError, TypeError, ntkgp.GroupError) as error:
+        except (ValueError, TypeError, ntkgp.distributed.GroupError) as error:
             messages.append(str(error))
     return messages
 

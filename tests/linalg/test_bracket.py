@@ -7,7 +7,7 @@ from torch import Tensor
 import ntkgp
 from ntkgp.linalg.head import Head
 from ntkgp.linalg.operator import Operator
-from ntkgp.linalg.svd import PartialSVD
+from ntkgp.linalg.svd.partial_svd import PartialSVD
 from tests.support import oracle
 from tests.support.cases import CASES, Case, every, reference
 
@@ -53,7 +53,9 @@ def subspace(a: Tensor, kind: str, rank: int) -> PartialSVD:
     if kind == "disturbed":
         return ritz(a, torch.linalg.qr(u[:, :rank] + 1e-3 * random(len(a), rank, seed=5)).Q)
     if kind == "sketch":
-        return ntkgp.RandomizedSVD(oversample=0, power=0, tol=None)(Operator.of(a), rank, torch.Generator().manual_seed(3))
+        return ntkgp.linalg.RandomizedSVD(oversample=0, power=0, tol=None)(
+            Operator.of(a), rank, torch.Generator().manual_seed(3)
+        )
     return ritz(a, orthonormal(len(a), rank, seed=7))
 
 
@@ -61,7 +63,7 @@ def bounds(a: Tensor, svd: PartialSVD, query: Tensor) -> tuple[Tensor, Tensor]:
     """Lower and upper bound on the variance of `query`, from the right vectors alone."""
     head = Head.of(lambda v: a.T @ (a @ v), svd.v, a.T @ (a @ svd.v), float(a.square().sum()))
     prior = query.square().sum(dim=1)
-    return head.lower(query @ head.v, prior), prior - (query @ head.explained()).square().sum(dim=1)
+    return head.bracket.lower(query @ head.v, prior), prior - (query @ head.explained()).square().sum(dim=1)
 
 
 @pytest.mark.parametrize("spectrum", SPECTRA)

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ntkgp import DenseSVD, Lanczos, NumericalWarning, PartialSVD, PowerIteration, RandomizedSVD
+from ntkgp import NumericalWarning
+from ntkgp.linalg import DenseSVD, Lanczos, PartialSVD, PowerIteration, RandomizedSVD
 from ntkgp.linalg.operator import Operator
-from ntkgp.linalg.svd import SVDMethod
+from ntkgp.linalg.svd.partial_svd import SVDMethod
 from tests.support.helpers import seeded
 
 SVDS = [DenseSVD(), PowerIteration(), RandomizedSVD(), Lanczos()]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import ntkgp
-from ntkgp.structure import describe, rebuild
+from ntkgp.networks.description import describe, rebuild
 
 
 def test_structure_as_plain_data():

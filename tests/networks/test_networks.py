@@ -35,7 +35,7 @@ def test_mlp_computes_the_papers_formula(scaling: str):
 
 
 def test_weights_have_the_given_spread():
-    layer = ntkgp.NTKLinear(300, 300, weight_std=2.0, bias_std=0.5, generator=seeded())
+    layer = ntkgp.networks.NTKLinear(300, 300, weight_std=2.0, bias_std=0.5, generator=seeded())
     assert layer.bias is not None
     assert layer.weight.std().item() == pytest.approx(2.0, rel=0.02)  # of 90000
     assert layer.bias.std().item() == pytest.approx(0.5, rel=0.15)  # of 300
@@ -70,14 +70,14 @@ def test_own_width_scaling_has_the_large_kernel_of_the_literal_reading():
 
 def test_trigonometric_inputs():
     low, high = torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 10.0])
-    features = ntkgp.TrigonometricInputs(low, high)(torch.stack([low, (low + high) / 2, high]))
+    features = ntkgp.networks.TrigonometricInputs(low, high)(torch.stack([low, (low + high) / 2, high]))
     ends_and_middle = torch.tensor([[0.0, 0, 1, 1], [1, 1, 0, 0], [0, 0, -1, -1]])
     torch.testing.assert_close(features, ends_and_middle, atol=1e-6, rtol=0)
 
 
 def test_trigonometric_inputs_from_data():
     x = torch.tensor([[0.0, 7.0], [4.0, 7.0]])  # the second column is constant
-    layer = ntkgp.TrigonometricInputs.from_data(x, margin=0.25)
+    layer = ntkgp.networks.TrigonometricInputs.from_data(x, margin=0.25)
     torch.testing.assert_close(layer.low, torch.tensor([-1.0, 6.75]))
     torch.testing.assert_close(layer.high, torch.tensor([5.0, 8.25]))
     assert list(layer.parameters()) == []

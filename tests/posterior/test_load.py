@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ntkgp
-from ntkgp.covariance import CovarianceEstimate
-from ntkgp.exact import ExactPosterior
-from ntkgp.lowrank import LowRankPosterior
+from ntkgp.posterior.exact.method import ExactPosterior
+from ntkgp.posterior.lowrank.method import LowRankPosterior
+from ntkgp.posterior.trained.covariance import CovarianceEstimate
 from ntkgp.tangent import tangent as tangent_module
 from tests.support.cases import Case, by_name, every
 from tests.support.files import assert_same_bits, fitted
@@ -33,7 +33,7 @@ def function_of(case: Case) -> Callable[[Tensor], Tensor] | None:
     return None if case.prior_mean is ntkgp.network_mean else case.prior_mean
 
 
-def round_trip(posterior: ntkgp.Posterior, case: Case, path: Path, draws: int = 3) -> ntkgp.Posterior:
+def round_trip(posterior: ntkgp.posterior.Posterior, case: Case, path: Path, draws: int = 3) -> ntkgp.posterior.Posterior:
     """Loaded, with the same answers, and saved again as the same bytes."""
     posterior.save(path)
     loaded = ntkgp.load(path, case.module(), prior_mean=function_of(case))
@@ -53,7 +53,7 @@ def test_posteriors_come_back(case: Case, method: str, path: Path):
 @each_method
 def test_chosen_parameters(method: str, path: Path):
     case = by_name("two outputs")
-    posterior = case.fit(METHODS[method], generator=seeded(), parameters=ntkgp.last_layer(case.module()))
+    posterior = case.fit(METHODS[method], generator=seeded(), parameters=ntkgp.networks.last_layer(case.module()))
     loaded = round_trip(posterior, case, path)
     assert 0 < len(loaded.state().facts["prior_std"]) < len(list(case.module().parameters()))
 
@@ -62,7 +62,7 @@ def test_chosen_parameters(method: str, path: Path):
     ntkgp.Exact(dtype=torch.float32),
     ntkgp.LowRank(rank=3, dtype=torch.float64, solver=ntkgp.CGLS(tol=1e-3)),
     ntkgp.LowRank(rtol=0.5),
-    ntkgp.TrainedNetworks(rank=2, trainer=ntkgp.Adam(lr=1.0, patience=1), covariance=ntkgp.PaperCovariance()),
+    ntkgp.TrainedNetworks(rank=2, trainer=ntkgp.Adam(lr=1.0, patience=1), covariance=ntkgp.posterior.PaperCovariance()),
 ], ids=["exact in float32", "low rank in float64", "low rank by rtol", "the paper's training"])  # fmt: skip
 @pytest.mark.parametrize("name", ["float32"])
 def test_options_come_back(method: ntkgp.Exact | ntkgp.LowRank | ntkgp.TrainedNetworks, name: str, path: Path):
@@ -170,8 +170,8 @@ def test_parameters_in_another_order(method: str, path: Path, monkeypatch: pytes
 
 def test_an_estimate_of_ones_own_cannot_be_saved(path: Path):
     class Own(CovarianceEstimate):
-        head_weights = ntkgp.TightCovariance.head_weights  # pyright: ignore[reportAssignmentType]
-        tail_targets = ntkgp.TightCovariance.tail_targets  # pyright: ignore[reportAssignmentType]
+        head_weights = ntkgp.posterior.TightCovariance.head_weights  # pyright: ignore[reportAssignmentType]
+        tail_targets = ntkgp.posterior.TightCovariance.tail_targets  # pyright: ignore[reportAssignmentType]
 
     posterior = by_name("paper mlp").fit(ntkgp.TrainedNetworks(rank=1, trainer=ntkgp.AcceleratedGD(tol=0.5), covariance=Own()))
     with pytest.raises(ValueError, match="only TightCovariance and PaperCovariance can be saved, got Own"):

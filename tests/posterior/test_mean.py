@@ -35,7 +35,7 @@ def test_it_is_that_of_predict(name: str, method: str):
     whole, alone = posterior.predict(case.query).mean, posterior.mean(case.query)
     assert (alone.shape, alone.dtype) == (whole.shape, whole.dtype)
     torch.testing.assert_close(alone, whole, rtol=1e-5 if case.dtype == torch.float32 else 1e-9, atol=1e-6)
-    assert posterior.problem.points == len(case.x)
+    assert posterior.problem.data.points == len(case.x)
 
 
 @each_method

@@ -23,7 +23,7 @@ def size(matrix: Tensor) -> float:
     return float(torch.linalg.matrix_norm(matrix, 2))
 
 
-def bound(case: Case, estimate: ntkgp.TightCovariance | ntkgp.PaperCovariance, rank: int) -> Tensor:
+def bound(case: Case, estimate: ntkgp.posterior.TightCovariance | ntkgp.posterior.PaperCovariance, rank: int) -> Tensor:
     """J′J′ᵀ − P W Pᵀ with analytic predictors."""
     plan = analytic.plan(case, estimate, rank)
     return analytic.prior(plan, case.query) - analytic.closed_form(plan, case.query).explained()
@@ -31,10 +31,10 @@ def bound(case: Case, estimate: ntkgp.TightCovariance | ntkgp.PaperCovariance, r
 
 @every([by_name(name) for name in ("paper mlp", "two outputs", "more points than parameters", "cnn", "transformer layer")])
 @pytest.mark.parametrize(
-    "svd", [ntkgp.DenseSVD(), ntkgp.PowerIteration(1e-8), ntkgp.RandomizedSVD(tol=1e-8), ntkgp.Lanczos(1e-8)],
+    "svd", [ntkgp.linalg.DenseSVD(), ntkgp.linalg.PowerIteration(1e-8), ntkgp.linalg.RandomizedSVD(tol=1e-8), ntkgp.linalg.Lanczos(1e-8)],
     ids=lambda svd: type(svd).__name__,
 )  # fmt: skip
-def test_partial_svd_of_the_jacobian(case: Case, svd: ntkgp.DenseSVD):
+def test_partial_svd_of_the_jacobian(case: Case, svd: ntkgp.linalg.DenseSVD):
     j = reference(case).train
     found = ntkgp.partial_svd(
         case.module(), case.x, 3, svd=svd, prior_var=case.prior_var, generator=torch.Generator().manual_seed(0)
@@ -49,7 +49,10 @@ def test_partial_svd_of_the_jacobian(case: Case, svd: ntkgp.DenseSVD):
 def test_bounds_with_k_eigenvectors(case: Case):
     """exact ⪯ ours ⪯ the paper's, at every K."""
     truth, scale = reference(case), size(reference(case).prior)
-    plans = [analytic.plan(case, e, min(truth.train.shape)) for e in (ntkgp.TightCovariance(), ntkgp.PaperCovariance())]
+    plans = [
+        analytic.plan(case, e, min(truth.train.shape))
+        for e in (ntkgp.posterior.TightCovariance(), ntkgp.posterior.PaperCovariance())
+    ]
     prior, parts = analytic.prior(plans[0], case.query), [analytic.closed_form(plan, case.query) for plan in plans]
     for rank in range(1, plans[0].svd.rank + 1):
         ours, papers = (prior - part.head[:, :rank] * part.weights[:rank] @ part.head[:, :rank].T for part in parts)
@@ -61,21 +64,21 @@ def test_bounds_with_k_eigenvectors(case: Case):
 @pytest.mark.parametrize("rank", [1, 3])
 def test_bounds_equal_the_formulas(case: Case, rank: int):
     truth = reference(case)
-    assert error(bound(case, ntkgp.TightCovariance(), rank), truth.our_bound(rank)) <= 1e-9
-    assert error(bound(case, ntkgp.PaperCovariance(), rank), truth.paper_bound(rank)) <= 1e-9
+    assert error(bound(case, ntkgp.posterior.TightCovariance(), rank), truth.our_bound(rank)) <= 1e-9
+    assert error(bound(case, ntkgp.posterior.PaperCovariance(), rank), truth.paper_bound(rank)) <= 1e-9
 
 
 @every(CLASSIC)
 def test_ours_is_exact_when_the_rank_is_reached(case: Case):
     truth = reference(case)
-    assert error(bound(case, ntkgp.TightCovariance(), truth.rank), truth.covariance) <= 1e-8
+    assert error(bound(case, ntkgp.posterior.TightCovariance(), truth.rank), truth.covariance) <= 1e-8
 
 
 @every(CLASSIC)
 def test_upper_bound_with_all_eigenvectors(case: Case):
     """The paper's bound exceeds the exact covariance by σ²MMᵀ: at most ¼λ_max(K(x′,x′)) anywhere."""
     truth = reference(case)
-    excess = bound(case, ntkgp.PaperCovariance(), min(truth.train.shape)) - case.fit().covariance(case.query).double()
+    excess = bound(case, ntkgp.posterior.PaperCovariance(), min(truth.train.shape)) - case.fit().covariance(case.query).double()
     expected = truth.noise[0] * truth.smoother @ truth.smoother.T
     rounding = 1e-9 if case.dtype == torch.float64 else torch.finfo(case.dtype).eps
     assert (excess - expected).norm() <= rounding * truth.prior.norm()
@@ -85,7 +88,7 @@ def test_upper_bound_with_all_eigenvectors(case: Case):
 @every([case for case in CLASSIC if case.dtype == torch.float64])
 def test_upper_bound_on_the_training_set(case: Case):
     """There it exceeds the exact covariance by at most σ²I."""
-    plan = analytic.plan(case, ntkgp.PaperCovariance(), min(reference(case).train.shape))
+    plan = analytic.plan(case, ntkgp.posterior.PaperCovariance(), min(reference(case).train.shape))
     upper = analytic.prior(plan, case.x) - analytic.closed_form(plan, case.x).explained()
     excess = upper - case.fit().covariance(case.x)
     sigma2 = float(reference(case).noise[0])
@@ -120,16 +123,20 @@ def test_the_penalty_stands_for_n_times_beta():
     assert error(got, appendix) >= 0.1
 
 
-@pytest.mark.parametrize("estimate", [ntkgp.PaperCovariance(), ntkgp.TightCovariance()], ids=["paper", "ours"])
-def test_trained_covariance_is_the_bound_of_k_eigenvectors(estimate: ntkgp.PaperCovariance | ntkgp.TightCovariance):
+@pytest.mark.parametrize(
+    "estimate", [ntkgp.posterior.PaperCovariance(), ntkgp.posterior.TightCovariance()], ids=["paper", "ours"]
+)
+def test_trained_covariance_is_the_bound_of_k_eigenvectors(
+    estimate: ntkgp.posterior.PaperCovariance | ntkgp.posterior.TightCovariance,
+):
     case = by_name("standard parametrisation")
     trained = ntkgp.train_posterior_covariance(
-        case.module(), case.x, 3, noise_var=0.1, covariance=estimate, trainer=TRAINER, svd=ntkgp.Lanczos(),
+        case.module(), case.x, 3, noise_var=0.1, covariance=estimate, trainer=TRAINER, svd=ntkgp.linalg.Lanczos(),
         generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     truth = oracle.pose(case.module(), case.x, case.y, case.query, 0.1)
-    expected = truth.paper_bound(3) if isinstance(estimate, ntkgp.PaperCovariance) else truth.our_bound(3)
-    other = truth.our_bound(3) if isinstance(estimate, ntkgp.PaperCovariance) else truth.paper_bound(3)
+    expected = truth.paper_bound(3) if isinstance(estimate, ntkgp.posterior.PaperCovariance) else truth.our_bound(3)
+    other = truth.our_bound(3) if isinstance(estimate, ntkgp.posterior.PaperCovariance) else truth.paper_bound(3)
     got = ntkgp.query_posterior_covariance(trained, case.query)
     assert error(got, expected) <= 1e-3
     assert error(got, other) >= 5e-3
@@ -139,7 +146,7 @@ def test_the_papers_tail_supplies_the_noise_term():
     """K′ predictors of ε ~ N(0, σ²I): with all eigenvectors and many of them, the exact covariance."""
     case = by_name("standard parametrisation")
     trained = ntkgp.train_posterior_covariance(
-        case.module(), case.x, 12, noise_var=0.1, tail=400, covariance=ntkgp.PaperCovariance(),
+        case.module(), case.x, 12, noise_var=0.1, tail=400, covariance=ntkgp.posterior.PaperCovariance(),
         trainer=ntkgp.AcceleratedGD(), generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     truth = oracle.pose(case.module(), case.x, case.y, case.query, 0.1)

@@ -13,7 +13,7 @@ from tests.support.unchanged import unchanged
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 X, Y = torch.linspace(-1, 1, 12).view(6, 2), torch.linspace(0, 1, 6)
-Posteriors = dict[str, ntkgp.Posterior]
+Posteriors = dict[str, ntkgp.posterior.Posterior]
 
 
 def net() -> nn.Module:
@@ -85,7 +85,7 @@ CALLS: dict[str, tuple[Callable[[nn.Module], Any], type[Exception], str]] = {
     "the marker called": (lambda m: ntkgp.network_mean(X), TypeError, "network_mean is a marker"),
     "mlp without width": (lambda m: ntkgp.mlp(2, width=0), ValueError, "width and depth must be at least 1"),
     "unknown scaling": (lambda m: ntkgp.mlp(2, scaling="fan_out"), ValueError, "scaling must be 'fan_in' or 'own_width'"),
-    "an empty range": (lambda m: ntkgp.TrigonometricInputs(1.0, 1.0), ValueError, "high must be above low"),
+    "an empty range": (lambda m: ntkgp.networks.TrigonometricInputs(1.0, 1.0), ValueError, "high must be above low"),
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ DRAWN_FROM: dict[str, Method] = {
 each_method = pytest.mark.parametrize("method", DRAWN_FROM)
 
 
-def fitted(case: Case, method: str) -> ntkgp.Posterior:
+def fitted(case: Case, method: str) -> ntkgp.posterior.Posterior:
     return case.fit(DRAWN_FROM[method], generator=seeded())
 
 

@@ -105,7 +105,7 @@ def test_noise_per_output_is_inherited():
 @each_method
 def test_chosen_parameters_stay(method: str):
     case = by_name("two outputs")
-    names = ntkgp.last_layer(case.module())
+    names = ntkgp.networks.last_layer(case.module())
     first = part(case, slice(0, 8)).fit(METHODS[method], generator=seeded(), parameters=names)
     posterior, fresh = updated(first, case, slice(8, None)), case.fit(ntkgp.Exact(), parameters=names)
     a, b = posterior.predict(case.query), fresh.predict(case.query)

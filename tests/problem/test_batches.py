@@ -5,8 +5,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import ntkgp
-from ntkgp import lowrank
-from ntkgp.lowrank import LowRankPosterior
+from ntkgp.posterior.lowrank import method as lowrank
+from ntkgp.posterior.lowrank.method import LowRankPosterior
 from ntkgp.tangent import tangent as tangent_module
 from tests.support.cases import by_name
 from tests.support.helpers import TIGHT
@@ -27,8 +27,8 @@ def test_batches_give_the_same_posterior(kept: bool, monkeypatch: pytest.MonkeyP
     one, other = whole.predict(case.query), parts.predict(case.query)
     torch.testing.assert_close(one.mean, other.mean, rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(one.variance, other.variance, rtol=1e-4, atol=1e-9)
-    assert parts.problem.batches is not None
-    assert (parts.problem.batches.passes == 3) == kept  # looking, checking, and one pass for all factors
+    assert parts.problem.data.batches is not None
+    assert (parts.problem.data.batches.passes == 3) == kept  # looking, checking, and one pass for all factors
 
 
 @pytest.mark.parametrize("method", [ntkgp.Exact(), ntkgp.TrainedNetworks(rank=2)], ids=["exact", "trained"])

@@ -38,7 +38,7 @@ class Soak:
     def __init__(self, seed: int, folder: Path):
         self.seed, self.folder, self.steps = seed, folder, 0
         self.counts: dict[str, int] = {}
-        self.posterior: ntkgp.Posterior | None = None
+        self.posterior: ntkgp.posterior.Posterior | None = None
 
     def step(self) -> None:
         """One deed at random; the same seed does the same."""
@@ -54,7 +54,7 @@ class Soak:
 
     def fit(self, draw: random.Random, g: torch.Generator) -> None:
         D, C = draw.randint(1, 3), draw.randint(1, 2)
-        activation = draw.choice([nn.Tanh, nn.SiLU, nn.ReLU, ntkgp.Sine])()
+        activation = draw.choice([nn.Tanh, nn.SiLU, nn.ReLU, ntkgp.networks.Sine])()
         self.net = ntkgp.mlp(D, C, draw.randint(2, 12), draw.randint(1, 2), activation, generator=g).double()
         self.x, self.y = self.data(draw.randint(1, 20), D, C, g)
         self.noise = 10.0 ** draw.uniform(-3, 2)

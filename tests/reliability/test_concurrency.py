@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import ntkgp
-from ntkgp.batches import Batches
+from ntkgp.problem.batches import Batches
 from tests.support.cases import by_name
 from tests.support.helpers import METHODS, each_method, flat_answers, seeded
 from tests.support.unchanged import unchanged
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 THREADS = 16
 
 
-def fitted(name: str, method: str) -> ntkgp.Posterior:
+def fitted(name: str, method: str) -> ntkgp.posterior.Posterior:
     case = by_name(name)
     return case.fit(METHODS[method], generator=seeded())
 
@@ -129,7 +129,7 @@ def test_the_same_seed_gives_the_same_answer_in_every_process():
 class Asking(Dataset[Tensor]):
     """A data set whose items a posterior computes, in the worker."""
 
-    def __init__(self, posterior: ntkgp.Posterior, query: Tensor):
+    def __init__(self, posterior: ntkgp.posterior.Posterior, query: Tensor):
         self.posterior, self.query = posterior, query
 
     def __len__(self) -> int:
@@ -158,7 +158,7 @@ def test_data_from_the_workers_of_a_loader():
     assert torch.equal(found.predict(case.query).variance, expected.predict(case.query).variance)
 
 
-def _child(posterior: ntkgp.Posterior, query: Tensor, out: Any) -> None:
+def _child(posterior: ntkgp.posterior.Posterior, query: Tensor, out: Any) -> None:
     torch.set_num_threads(1)
     out.put(hashlib.sha256(flat_answers(posterior, query).numpy().tobytes()).hexdigest())
 

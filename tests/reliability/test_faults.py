@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 
 import ntkgp
-from ntkgp import archive, checkpoint
+from ntkgp.storage import file as storage_file
+from ntkgp.storage import replace as storage_replace
+from ntkgp.storage import stages
 from tests.support.long_form import LONG, recorded
 from tests.support.resumable import RESUMABLE, child, fitted, timed, values
 
@@ -43,7 +45,7 @@ def _served(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def check_whole(folder: Path) -> None:
     """Every file of a checkpoint can be read, whatever the moment; where the fit had come to is counted."""
-    kept = [path for path in folder.glob("*.safetensors") if archive.read(path, torch.device("cpu"))]
+    kept = [path for path in folder.glob("*.safetensors") if storage_file.read(path, torch.device("cpu"))]
     newest = max(kept, key=lambda path: path.stat().st_mtime_ns, default=None)
     stage = "nothing yet" if newest is None else newest.stem.split("-")[0]
     LEFT_IN[stage] = LEFT_IN.get(stage, 0) + 1
@@ -94,7 +96,7 @@ def test_stopped_by_hand_at_random_moments(method: str, tmp_path: Path):
         if isinstance(answer, Tensor) or (isinstance(answer, KeyboardInterrupt) and not answer.args):
             continue  # it had come to its end
         assert isinstance(answer, KeyboardInterrupt), answer
-        assert str(answer) == f"stopped; fit again with checkpoint={str(folder)!r} to go on from there"
+        assert str(answer) == f"stopped; call fit again with checkpoint={str(folder)!r} to resume from there"
         check_whole(folder)
         assert torch.equal(timed(method, folder, 0)[0], whole)
         assert not list(folder.glob(".*"))  # what was being written is swept up by now
@@ -104,10 +106,10 @@ def test_stopped_by_hand_at_random_moments(method: str, tmp_path: Path):
 
 
 def test_what_a_killed_write_leaves_is_swept_up(tmp_path: Path):
-    left = tmp_path / f".0123{archive.PART}"
+    left = tmp_path / f".0123{storage_replace.PART}"
     left.mkdir()
     (left / ".tmpAbCdEf").write_text("safetensors was here")
-    file = tmp_path / f".4567{archive.PART}"
+    file = tmp_path / f".4567{storage_replace.PART}"
     file.touch()
     fitted("rank", tmp_path)
     assert not left.exists()
@@ -130,7 +132,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_is_full(method: str, disk: Path):
     whole, folder, ballast = values(fitted(method, None)), disk / "state", disk / "ballast"
     ballast.write_bytes(bytes(370_000))
-    with pytest.warns(ntkgp.CheckpointWarning, match=rf"No space left on device.*the fit goes on, and {folder} holds"):
+    with pytest.warns(ntkgp.storage.CheckpointWarning, match=rf"No space left on device.*the fit goes on, and {folder} holds"):
         assert torch.equal(values(fitted(method, folder)), whole)
     check_whole(folder)
     ballast.unlink()
@@ -150,7 +152,7 @@ def test_files_that_may_not_grow(method: str, tmp_path: Path):
     whole, before = values(fitted(method, None)), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     try:
-        with pytest.warns(ntkgp.CheckpointWarning, match="File too large"):
+        with pytest.warns(ntkgp.storage.CheckpointWarning, match="File too large"):
             assert torch.equal(values(fitted(method, tmp_path)), whole)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -182,7 +184,7 @@ def user(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("method", ["rank", "adam"])
 def test_a_folder_that_becomes_unwritable(method: str, user: Path, monkeypatch: pytest.MonkeyPatch):
-    whole, writes, write = values(fitted(method, None)), [0], checkpoint.write
+    whole, writes, write = values(fitted(method, None)), [0], stages.write
 
     def locking(*arguments: object) -> None:
         writes[0] += 1
@@ -191,11 +193,11 @@ def test_a_folder_that_becomes_unwritable(method: str, user: Path, monkeypatch: 
         write(*arguments)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(checkpoint, "write", locking)
-    with pytest.warns(ntkgp.CheckpointWarning, match="Permission denied"):
+    with pytest.warns(ntkgp.storage.CheckpointWarning, match="Permission denied"):
         assert torch.equal(values(fitted(method, user)), whole)
     monkeypatch.undo()
     check_whole(user)
-    with pytest.warns(ntkgp.CheckpointWarning, match="Permission denied"):  # what there is can be read, and is used
+    with pytest.warns(ntkgp.storage.CheckpointWarning, match="Permission denied"):  # what there is can be read, and is used
         assert torch.equal(values(fitted(method, user)), whole)
     user.chmod(0o700)
     with warnings.catch_warnings():

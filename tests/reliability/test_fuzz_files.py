@@ -22,10 +22,12 @@ import torch
 from torch import nn
 
 import ntkgp
-from ntkgp import table_files, table_folder
-from ntkgp.posterior import Prediction
-from ntkgp.table_files import Column, TableError, collect, complete, encode, read
-from ntkgp.table_model import Options, fit_table
+from ntkgp.apps.tables import folder as table_folder
+from ntkgp.apps.tables import reading as table_files
+from ntkgp.apps.tables.columns import Column, TableError, encode
+from ntkgp.apps.tables.model import Options, fit_table
+from ntkgp.apps.tables.reading import collect, complete, read
+from ntkgp.posterior.prediction import Prediction
 from tests.support.helpers import METHODS
 from tests.support.long_form import LONG, recorded
 from tests.support.mutate import damaged, forged, forged_facts
@@ -312,7 +314,7 @@ def test_a_name_with_brackets_is_no_pattern(tmp_path: Path):
 
 
 def test_a_description_that_asks_for_the_moon_takes_no_memory():
-    from ntkgp.structure import rebuild
+    from ntkgp.networks.description import rebuild
 
     layer = {"kind": "NTKLinear", "in_features": 10**6, "out_features": 10**6, "bias": True, "gain": 1.0}
     with pytest.raises(ValueError, match=r"asks for .* weights, and there are 100"):

@@ -24,7 +24,7 @@ KINDS = ["paper mlp", "trigonometric inputs", "cnn", "attention", "batch norm in
 each_kind = pytest.mark.parametrize("name", KINDS)
 
 
-def fit(case: Case, method: str, module: nn.Module, x: Tensor, y: Tensor) -> ntkgp.Posterior:
+def fit(case: Case, method: str, module: nn.Module, x: Tensor, y: Tensor) -> ntkgp.posterior.Posterior:
     return ntkgp.fit(
         module, x, y, noise_var=0.1, method=METHODS[method], prior_mean=ntkgp.network_mean,
         generator=torch.Generator().manual_seed(0),
@@ -38,7 +38,7 @@ def test_fit_and_predict_change_nothing(case: Case):
         for method in TRIED:
             flat_answers(fit(case, method, module, x, y), case.query, draws=0)
         ntkgp.kernel(module, x, case.query)
-        ntkgp.partial_svd(module, x, 2, svd=ntkgp.Lanczos(), generator=torch.Generator().manual_seed(0))
+        ntkgp.partial_svd(module, x, 2, svd=ntkgp.linalg.Lanczos(), generator=torch.Generator().manual_seed(0))
     assert torch.equal(x, case.x)
     assert torch.equal(y, case.y)
     assert not flat_answers(fit(case, "exact", module, x, y), case.query, draws=0).requires_grad
@@ -135,7 +135,7 @@ def test_threads_with_posteriors_of_their_own_leave_the_switches_alone():
     posteriors = [fit(case, "exact", case.module(), case.x, case.y) for _ in range(4)]
     barrier = threading.Barrier(4)
 
-    def ask(posterior: ntkgp.Posterior) -> None:
+    def ask(posterior: ntkgp.posterior.Posterior) -> None:
         barrier.wait()
         for _ in range(10):
             posterior.predict(case.query)

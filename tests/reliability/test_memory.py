@@ -13,9 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import ntkgp
-from ntkgp.tangent import memory
-from ntkgp.tangent.factors import Direct, Factor, Lookup, Outer
-from ntkgp.tangent.memory import by_halves, free_bytes, out_of_memory, ran_out
+from ntkgp._system import memory
+from ntkgp._system.memory import by_halves, free_bytes, out_of_memory, ran_out
+from ntkgp.tangent.factors.direct import Direct
+from ntkgp.tangent.factors.factor import Factor
+from ntkgp.tangent.factors.lookup import Lookup
+from ntkgp.tangent.factors.outer import Outer
 from ntkgp.tangent.tangent import Tangent
 from tests.support.cases import by_name
 

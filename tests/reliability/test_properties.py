@@ -22,7 +22,7 @@ from tests.support.long_form import LONG, recorded
 pytestmark = pytest.mark.usefixtures("unchecked")
 EXAMPLES = 1400 if LONG else 10
 COUNTS: dict[str, int] = {}
-ACTIVATIONS = [nn.Tanh, nn.SiLU, nn.ReLU, nn.Softplus, ntkgp.Sine]
+ACTIVATIONS = [nn.Tanh, nn.SiLU, nn.ReLU, nn.Softplus, ntkgp.networks.Sine]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -42,7 +42,7 @@ class Problem:
     noise_var: float | Tensor
     description: str
 
-    def fit(self, method: Any = None, **changes: Any) -> ntkgp.Posterior:
+    def fit(self, method: Any = None, **changes: Any) -> ntkgp.posterior.Posterior:
         options = {"x": self.x, "y": self.y, "noise_var": self.noise_var, "method": method, **changes}
         generator = torch.Generator().manual_seed(0)
         return ntkgp.fit(self.net, generator=generator, **options)

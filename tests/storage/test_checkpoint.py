@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 import ntkgp
-from ntkgp import archive, checkpoint
-from ntkgp.lowrank import LowRankPosterior
-from ntkgp.problem import Problem
+from ntkgp.posterior.lowrank.method import LowRankPosterior
+from ntkgp.problem.operators import Operators
+from ntkgp.storage import file as storage_file
+from ntkgp.storage import stages
 from tests.support.cases import by_name
 from tests.support.helpers import seeded
 from tests.support.ranks import METHODS, TIMEOUT, Died, results, run, shard_of
@@ -26,7 +27,7 @@ class Stop(BaseException):
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, after: int):
     """From the n-th write on, the process is as good as dead."""
-    count, keep = [0], checkpoint.write
+    count, keep = [0], stages.write
 
     def write(*arguments):
         count[0] += 1
@@ -34,7 +35,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, after: int):
             raise Stop
         keep(*arguments)
 
-    monkeypatch.setattr(checkpoint, "write", write)
+    monkeypatch.setattr(stages, "write", write)
     return count
 
 
@@ -74,7 +75,7 @@ def test_without_a_generator_the_first_seed_counts(tmp_path: Path):
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path: Path):
     case, other = by_name("paper mlp"), by_name("trigonometric inputs")
     fitted("rank", tmp_path)
-    keep = ntkgp.Checkpoint(tmp_path)
+    keep = ntkgp.storage.Checkpoint(tmp_path)
     options = {"noise_var": 0.01, "method": METHODS["rank"], "checkpoint": keep}
     for words, attempt in {
         "method was": lambda: case.fit(ntkgp.LowRank(rank=2), checkpoint=keep),
@@ -98,7 +99,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path):
 
 def test_a_full_disk_is_a_warning_and_leaves_the_state_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     whole = values(fitted("rank", None))
-    count, keep = [0], archive.save_file
+    count, keep = [0], storage_file.save_file
 
     def full(*arguments, **options):
         count[0] += 1
@@ -106,25 +107,25 @@ def test_a_full_disk_is_a_warning_and_leaves_the_state_before(tmp_path: Path, mo
             raise OSError(errno.ENOSPC, "No space left on device")
         keep(*arguments, **options)
 
-    monkeypatch.setattr(archive, "save_file", full)
-    with pytest.warns(ntkgp.CheckpointWarning, match=r"No space left on device.*holds the one before"):
+    monkeypatch.setattr(storage_file, "save_file", full)
+    with pytest.warns(ntkgp.storage.CheckpointWarning, match=r"No space left on device.*holds the one before"):
         assert torch.equal(values(fitted("rank", tmp_path)), whole)
     assert not list(tmp_path.glob(".*"))
     assert torch.equal(values(fitted("rank", tmp_path)), whole)
 
 
 def test_stopped_by_hand_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    product, calls = Problem.normal, [0]
+    product, calls = Operators.normal, [0]
 
-    def stopping(self: Problem, v: Tensor) -> Tensor:
+    def stopping(self: Operators, v: Tensor) -> Tensor:
         calls[0] += 1
         if calls[0] == 15:
             raise KeyboardInterrupt
         return product(self, v)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Problem, "normal", stopping)
-        with pytest.raises(KeyboardInterrupt, match=r"fit again with checkpoint=.* to go on"):
+        patch.setattr(Operators, "normal", stopping)
+        with pytest.raises(KeyboardInterrupt, match=r"fit again with checkpoint=.* to resume"):
             fitted("rank", tmp_path)
     assert torch.equal(values(fitted("rank", tmp_path)), values(fitted("rank", None)))
 
@@ -137,24 +138,24 @@ def test_an_unwritable_folder_is_an_error_at_once(tmp_path: Path):
 
 def test_bad_arguments():
     with pytest.raises(TypeError, match="checkpoint must be a folder"):
-        ntkgp.Checkpoint("")
+        ntkgp.storage.Checkpoint("")
     with pytest.raises(ValueError, match="every must be a number of seconds"):
-        ntkgp.Checkpoint("folder", every=-1)
+        ntkgp.storage.Checkpoint("folder", every=-1)
 
 
 def killed_fit(rank: int, size: int, folder: str, kill: int, method: str, memory: int | None):
     """Rank `size` − 1 is killed in its `kill`-th product, or nobody."""
     case, x, y, noise = shard_of("paper mlp", size, rank, "uneven")
-    product, calls = Problem.normal, [0]
+    product, calls = Operators.normal, [0]
 
-    def counted(self: Problem, v: Tensor) -> Tensor:
+    def counted(self: Operators, v: Tensor) -> Tensor:
         calls[0] += 1
         if calls[0] == kill and rank == size - 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return product(self, v)
 
-    Problem.normal = counted
-    keep, group = ntkgp.Checkpoint(folder, every=0), ntkgp.Group(timeout=TIMEOUT, memory=memory)
+    Operators.normal = counted
+    keep, group = ntkgp.storage.Checkpoint(folder, every=0), ntkgp.distributed.Group(timeout=TIMEOUT, memory=memory)
     posterior = ntkgp.fit(
         case.module(), x, y, noise_var=noise, method=METHODS[method], generator=seeded(), group=group, checkpoint=keep
     )
@@ -170,7 +171,7 @@ def test_a_run_that_lost_a_rank_goes_on_with_fewer(method: str, memory: int | No
         folder = str(tmp_path / str(k))
         found = run(3, killed_fit, 3, folder, kill, method, memory)
         assert isinstance(found[2], Died)
-        assert all(isinstance(answer, ntkgp.GroupError) for answer in found[:2])
+        assert all(isinstance(answer, ntkgp.distributed.GroupError) for answer in found[:2])
         for answer, calls, _ in results(2, killed_fit, 2, folder, 0, method, memory):
             torch.testing.assert_close(answer, expected, rtol=1e-8, atol=1e-8)
             assert k == 0 or calls < everyone[1]  # not all was done again
@@ -178,7 +179,7 @@ def test_a_run_that_lost_a_rank_goes_on_with_fewer(method: str, memory: int | No
 
 def trained_in_group(rank: int, size: int, folder: str, stop_after: int):
     case, x, y, noise = shard_of("paper mlp", size, rank, "even")
-    keep, write, count = ntkgp.Checkpoint(folder, every=0), checkpoint.write, [0]
+    keep, write, count = ntkgp.storage.Checkpoint(folder, every=0), stages.write, [0]
 
     def stopping(path: Path, *arguments) -> None:
         count[0] += "training" in str(path)
@@ -186,9 +187,9 @@ def trained_in_group(rank: int, size: int, folder: str, stop_after: int):
             raise RuntimeError("enough")
         write(path, *arguments)
 
-    checkpoint.write = stopping
+    stages.write = stopping
     posterior = ntkgp.fit(
-        case.module(), x, y, noise_var=noise, method=METHODS["gd"], generator=seeded(), group=ntkgp.Group(timeout=TIMEOUT),
+        case.module(), x, y, noise_var=noise, method=METHODS["gd"], generator=seeded(), group=ntkgp.distributed.Group(timeout=TIMEOUT),
         checkpoint=keep,
     )  # fmt: skip
     return values(posterior)

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import ntkgp
-from ntkgp import archive
-from ntkgp.archive import State
+from ntkgp.storage import file as storage_file
+from ntkgp.storage.state import State
 from tests.support.cases import by_name
 from tests.support.files import fitted, linear
 from tests.support.helpers import METHODS, each_method, seeded
@@ -43,14 +43,14 @@ def test_every_flipped_byte_is_noticed(small: tuple[nn.Module, bytes], path: Pat
 def test_padding_of_the_header_counts(path: Path):
     """Spaces after the JSON mean nothing to safetensors; here they are bytes like all others."""
     for length in range(8):  # one of these pads
-        archive.write(path, "any", State.of(a=torch.zeros(1), text="x" * length))
+        storage_file.write(path, "any", State.of(a=torch.zeros(1), text="x" * length))
         good = path.read_bytes()
         end = 8 + int.from_bytes(good[:8], "little")
         padded = end - len(good[:end].rstrip(b" "))
         for place in range(end - padded, end):
             path.write_bytes(good[:place] + b"\n" + good[place + 1 :])
             with pytest.raises(ValueError, match="damaged"):
-                archive.read(path, torch.device("cpu"))
+                storage_file.read(path, torch.device("cpu"))
 
 
 def test_cut_and_lengthened_files(small: tuple[nn.Module, bytes], path: Path):
@@ -88,14 +88,14 @@ def test_files_of_others(small: tuple[nn.Module, bytes], path: Path):
 def test_files_of_the_future(path: Path, monkeypatch: pytest.MonkeyPatch):
     case = by_name("paper mlp")
     posterior = fitted(case)
-    archive.write(path, "a new kind", posterior.state())
+    storage_file.write(path, "a new kind", posterior.state())
     with pytest.raises(ValueError, match=f"{path.name} holds a posterior of kind 'a new kind'.*update ntkgp"):
         ntkgp.load(path, case.module())
-    monkeypatch.setattr(archive, "FORMAT", archive.FORMAT + 1)
+    monkeypatch.setattr(storage_file, "FORMAT", storage_file.FORMAT + 1)
     posterior.save(path)
     monkeypatch.undo()
     with pytest.raises(
-        ValueError, match=f"{path.name} has format {archive.FORMAT + 1} .*expected {archive.FORMAT}.*update ntkgp"
+        ValueError, match=f"{path.name} has format {storage_file.FORMAT + 1} .*expected {storage_file.FORMAT}.*update ntkgp"
     ):
         ntkgp.load(path, case.module())
 
@@ -107,7 +107,7 @@ def test_missing_and_misshapen_parts(method: str, path: Path):
     whole = ntkgp.fit(net, x, x, noise_var=0.1, method=METHODS[method], generator=seeded()).state()
 
     def refused(state: State, name: str) -> None:
-        archive.write(path, method, state)
+        storage_file.write(path, method, state)
         with pytest.raises(ValueError, match=f"cannot load .*{path.name}: .*'{name}'"):
             ntkgp.load(path, net)
 
@@ -137,11 +137,11 @@ def test_wrong_names_in_facts(path: Path):
     }.items():
         state = State(dict(whole.tensors), dict(whole.facts))
         state.facts[name] = wrong
-        archive.write(path, "exact", state)
+        storage_file.write(path, "exact", state)
         with pytest.raises(ValueError, match=f"cannot load .*{path.name}"):
             ntkgp.load(path, case.module())
     state = fitted(case, "trained").state()
     state.facts["estimate"] = "none"
-    archive.write(path, "trained", state)
+    storage_file.write(path, "trained", state)
     with pytest.raises(ValueError, match="'estimate' must be one of"):
         ntkgp.load(path, case.module())

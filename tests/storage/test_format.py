@@ -10,8 +10,8 @@ import torch
 from safetensors import safe_open
 
 import ntkgp
-from ntkgp import archive
-from ntkgp.archive import State
+from ntkgp.storage import file as storage_file
+from ntkgp.storage.state import State
 from tests.support.cases import by_name
 from tests.support.files import assert_same_bits, fitted
 from tests.support.helpers import seeded
@@ -30,16 +30,16 @@ def test_transposed_tensors_come_back_transposed(path: Path):
     state = State.of(
         a=torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1), b=torch.arange(9.0).view(3, 3)[:, :1], c=torch.ones(3, 0)
     )
-    archive.write(path, "any", state)
-    _, found = archive.read(path, torch.device("cpu"))
+    storage_file.write(path, "any", state)
+    _, found = storage_file.read(path, torch.device("cpu"))
     assert all(torch.equal(found.tensors[name], tensor) for name, tensor in state.tensors.items())
     assert found.tensors["a"].stride() == state.tensors["a"].stride()
 
 
 def test_tensors_that_share_memory(path: Path):
     a = torch.arange(6.0)
-    archive.write(path, "any", State.of(a=a, b=a.view(2, 3), c=a[:2]))
-    assert torch.equal(archive.read(path, torch.device("cpu"))[1].tensors["b"], a.view(2, 3))
+    storage_file.write(path, "any", State.of(a=a, b=a.view(2, 3), c=a[:2]))
+    assert torch.equal(storage_file.read(path, torch.device("cpu"))[1].tensors["b"], a.view(2, 3))
 
 
 def test_the_file_is_plain(path: Path):
@@ -48,7 +48,7 @@ def test_the_file_is_plain(path: Path):
     with safe_open(path, framework="pt") as file:
         about = json.loads(file.metadata()["ntkgp"])
         assert {"x", "residual", "noise_std", "factor", "alpha"} < set(file.keys())
-    assert about["format"] == archive.FORMAT
+    assert about["format"] == storage_file.FORMAT
     assert about["kind"] == "exact"
     assert about["versions"] == {"ntkgp": ntkgp.__version__, "torch": torch.__version__}
     assert about["facts"]["user_dtype"] == "float32"
@@ -61,8 +61,8 @@ def test_every_dtype_comes_back(path: Path):
     dtypes = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
     tensors = {str(dtype): torch.arange(6).reshape(2, 3).to(dtype) for dtype in dtypes}
     tensors |= {"a number": torch.tensor(2.5), "nothing": torch.zeros(0, 3)}
-    archive.write(path, "some", archive.State(tensors, {}))
-    _, state = archive.read(path, torch.device("cpu"))
+    storage_file.write(path, "some", State(tensors, {}))
+    _, state = storage_file.read(path, torch.device("cpu"))
     assert state.tensors.keys() == tensors.keys()
     for name, tensor in tensors.items():
         assert state.tensors[name].dtype == tensor.dtype
@@ -71,11 +71,11 @@ def test_every_dtype_comes_back(path: Path):
 
 def test_reading_leaves_no_memory_behind(path: Path):
     """safetensors keeps some 60 bytes of every tensor that it makes for torch."""
-    archive.write(path, "some", archive.State({f"{k}": torch.zeros(300 + k, 2) for k in range(20)}, {}))
+    storage_file.write(path, "some", State({f"{k}": torch.zeros(300 + k, 2) for k in range(20)}, {}))
 
     def read(times: int) -> int:
         for _ in range(times):
-            archive.read(path, torch.device("cpu"))
+            storage_file.read(path, torch.device("cpu"))
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
 

@@ -9,7 +9,7 @@ import pytest
 from safetensors import SafetensorError
 
 import ntkgp
-from ntkgp import archive
+from ntkgp.storage import file as storage_file
 from tests.support.cases import by_name
 from tests.support.files import fitted
 
@@ -26,8 +26,8 @@ def failing(error: Exception) -> Callable[..., None]:
 
 @pytest.mark.parametrize(("owner", "name", "error", "kind"), [
     (Path, "touch", PermissionError(errno.EACCES, "Permission denied"), PermissionError),
-    (archive, "save_file", SafetensorError("No space left on device"), OSError),
-    (archive, "_sign", OSError(errno.ENOSPC, "No space left on device"), OSError),
+    (storage_file, "save_file", SafetensorError("No space left on device"), OSError),
+    (storage_file, "_sign", OSError(errno.ENOSPC, "No space left on device"), OSError),
     (os, "replace", PermissionError(errno.EPERM, "Operation not permitted"), PermissionError),
 ])  # fmt: skip
 def test_a_failed_write_leaves_the_old_file(
@@ -44,7 +44,7 @@ def test_a_failed_write_leaves_the_old_file(
 
 
 def test_an_interrupted_write_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(archive, "_sign", failing(KeyboardInterrupt()))  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(storage_file, "_sign", failing(KeyboardInterrupt()))  # pyright: ignore[reportArgumentType]
     with pytest.raises(KeyboardInterrupt):
         fitted(by_name("paper mlp")).save(path)
     assert os.listdir(path.parent) == []

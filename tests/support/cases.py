@@ -37,7 +37,7 @@ class Case:
 
     def fit(
         self, method: ntkgp.Exact | ntkgp.LowRank | ntkgp.TrainedNetworks | None = None, **options: object
-    ) -> ntkgp.Posterior:
+    ) -> ntkgp.posterior.Posterior:
         return ntkgp.fit(
             self.module(), self.x, self.y, noise_var=self.noise_var, method=method, prior_mean=self.prior_mean,
             prior_var=self.prior_var, **options,  # pyright: ignore[reportArgumentType]
@@ -78,7 +78,7 @@ def _mlp(in_features: int = 2, out_features: int = 1, width: int = 16, depth: in
 
 
 def _trigonometric() -> nn.Module:
-    return nn.Sequential(ntkgp.TrigonometricInputs(-4.0, 4.0), _mlp(4))
+    return nn.Sequential(ntkgp.networks.TrigonometricInputs(-4.0, 4.0), _mlp(4))
 
 
 def _sine(x: Tensor) -> Tensor:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ntkgp.explorer.csv_table import Table
-from ntkgp.explorer.state import State, start
+from ntkgp.apps.explorer.model.csv_table import Table
+from ntkgp.apps.explorer.model.state import State, start
 
 POINTS = ((-2.0, 1.0), (-1.1, 0.2), (0.5, -0.5), (0.9, 0.1), (2.0, 0.3), (3.3, -1.0))
 SMALL = State(points=POINTS, noise_var=0.05, rank=3, width=16)

@@ -17,11 +17,11 @@ def linear(features: int) -> nn.Module:
     return module
 
 
-def fitted(case: Case, method: str = "exact") -> ntkgp.Posterior:
+def fitted(case: Case, method: str = "exact") -> ntkgp.posterior.Posterior:
     return case.fit(METHODS[method], generator=seeded())
 
 
-def assert_same_bits(one: ntkgp.Posterior, other: ntkgp.Posterior, x: Tensor, draws: int = 3) -> None:
+def assert_same_bits(one: ntkgp.posterior.Posterior, other: ntkgp.posterior.Posterior, x: Tensor, draws: int = 3) -> None:
     assert type(one) is type(other)
     for a, b in zip(answers(one, x, draws), answers(other, x, draws), strict=True):
         assert a.dtype == b.dtype

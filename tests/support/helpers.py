@@ -26,7 +26,7 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def answers(posterior: ntkgp.Posterior, x: Tensor, draws: int = 2) -> list[Tensor]:
+def answers(posterior: ntkgp.posterior.Posterior, x: Tensor, draws: int = 2) -> list[Tensor]:
     """The prediction field by field, the covariance, and functions drawn from the posterior (none if `draws` is 0)."""
     p = posterior.predict(x)
     predicted = [value for f in fields(p) if (value := getattr(p, f.name)) is not None]
@@ -34,6 +34,6 @@ def answers(posterior: ntkgp.Posterior, x: Tensor, draws: int = 2) -> list[Tenso
     return [*predicted, posterior.covariance(x), *samples]
 
 
-def flat_answers(posterior: ntkgp.Posterior, x: Tensor, draws: int = 2) -> Tensor:
+def flat_answers(posterior: ntkgp.posterior.Posterior, x: Tensor, draws: int = 2) -> Tensor:
     """The same numbers in one vector, for comparisons bit by bit."""
     return torch.cat([part.flatten().double() for part in answers(posterior, x, draws)])

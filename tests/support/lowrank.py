@@ -3,7 +3,7 @@
 import torch
 
 import ntkgp
-from ntkgp.lowrank import LowRankPosterior
+from ntkgp.posterior.lowrank.method import LowRankPosterior
 from tests.support.cases import Case
 
 

@@ -23,15 +23,15 @@ RESUMABLE = ["rank", "kernel", "rtol", "gd", "adam"]  # of ranks.METHODS
 
 def fitted(
     method: str, folder: Path | str | None, generator: torch.Generator | None = None, every: float = 0, **options: object
-) -> ntkgp.Posterior:
+) -> ntkgp.posterior.Posterior:
     case = by_name("paper mlp")
-    keep = None if folder is None else ntkgp.Checkpoint(folder, every=every)
+    keep = None if folder is None else ntkgp.storage.Checkpoint(folder, every=every)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ntkgp.NumericalWarning)  # Adam is stopped while it improves
         return case.fit(METHODS[method], generator=seeded() if generator is None else generator, checkpoint=keep, **options)
 
 
-def values(posterior: ntkgp.Posterior) -> Tensor:
+def values(posterior: ntkgp.posterior.Posterior) -> Tensor:
     p = posterior.predict(by_name("paper mlp").query)
     return torch.stack([p.mean, p.variance, p.lower, p.upper])
 

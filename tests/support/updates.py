@@ -16,13 +16,13 @@ def part(case: Case, rows: slice) -> Case:
     return replace(case, x=case.x[rows], y=case.y[rows], noise_var=noise)
 
 
-def updated(posterior: ntkgp.Posterior, case: Case, rows: slice) -> ntkgp.Posterior:
+def updated(posterior: ntkgp.posterior.Posterior, case: Case, rows: slice) -> ntkgp.posterior.Posterior:
     some = part(case, rows)
     noise = some.noise_var if isinstance(some.noise_var, Tensor) else None
     return posterior.update(some.x, some.y, noise_var=noise, generator=seeded(9))
 
 
-def in_steps(case: Case, method: Method) -> ntkgp.Posterior:
+def in_steps(case: Case, method: Method) -> ntkgp.posterior.Posterior:
     """Half of the points, one more, then the others."""
     half = len(case.x) // 2
     posterior = part(case, slice(0, half)).fit(method, generator=seeded())

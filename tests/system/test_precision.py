@@ -7,10 +7,9 @@ import pytest
 import torch
 
 import ntkgp
-from ntkgp.fit import _limit
-from ntkgp.networks import gaussian
-from ntkgp.tangent.precision import _Switch, full_precision, tensor_cores
-from ntkgp.tangent.record import LayerFactors
+from ntkgp._system.precision import _Switch, full_precision, tensor_cores
+from ntkgp.networks.layers import gaussian
+from ntkgp.tangent.factors.recording import LayerFactors
 from tests.support.cases import by_name
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")  # the switch can be turned where there is none
@@ -85,7 +84,7 @@ def test_factors_computed_anew_while_a_head_is_looked_for_are_not_rounded(monkey
         return at(self, *arguments)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(LayerFactors, "at", watched)
-    monkeypatch.setattr("ntkgp.heads.tensor_cores", lambda _: tensor_cores(GPU))
+    monkeypatch.setattr("ntkgp.posterior.lowrank.head_search.tensor_cores", lambda _: tensor_cores(GPU))
     monkeypatch.setattr("ntkgp.tangent.tangent.Tangent._fits", lambda *_: False)
     monkeypatch.setattr("ntkgp.tangent.tangent.working_bytes", lambda _: 1)
     case.fit(ntkgp.LowRank(rank=2, side="weights"), generator=torch.Generator().manual_seed(0))
@@ -97,10 +96,14 @@ def test_a_dense_factorisation_takes_half_of_a_gpu_at_most(monkeypatch: pytest.M
         total_memory = 16 * 2**30
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
-    assert 3 * 8 * _limit(GPU) ** 2 <= Properties.total_memory / 2 < 3 * 8 * (_limit(GPU) + 1) ** 2
+    assert (
+        3 * 8 * ntkgp.Exact().most_rows(GPU) ** 2
+        <= Properties.total_memory / 2
+        < 3 * 8 * (ntkgp.Exact().most_rows(GPU) + 1) ** 2
+    )
     Properties.total_memory = 139 * 2**30
-    assert _limit(GPU) == 30_000
-    assert _limit(CPU) == 8_000
+    assert ntkgp.Exact().most_rows(GPU) == 30_000
+    assert ntkgp.Exact().most_rows(CPU) == 8_000
 
 
 def test_weights_are_made_where_tensors_are():

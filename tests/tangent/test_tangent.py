@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import ntkgp
-from ntkgp._checks import prior_scales
+from ntkgp._system.check_module import prior_scales
 from ntkgp.tangent import jacobian as jacobian_module
-from ntkgp.tangent.functional import ParameterSpace, PureNetwork
+from ntkgp.tangent.layout import ParameterLayout
+from ntkgp.tangent.network import PureNetwork
 from ntkgp.tangent.tangent import Tangent
 from tests.support import modules, oracle
 from tests.support.cases import NETWORKS, Case, by_name, every
@@ -29,8 +30,8 @@ def tangent_of(case: Case, dtype: torch.dtype, factored: bool) -> Tangent:
 def order_of(tangent: Tangent) -> Tensor:
     """Where each of the tangent's parameters stands among the oracle's, which follow named_parameters."""
     shapes = {name: p.shape for name, p in tangent.network.anchor.items()}
-    names = ParameterSpace(shapes)
-    return tangent.space.join(names.split(torch.arange(names.size, dtype=torch.float64))).long()
+    names = ParameterLayout(shapes)
+    return tangent.layout.join(names.split(torch.arange(names.size, dtype=torch.float64))).long()
 
 
 @cache
@@ -50,10 +51,10 @@ def products(tangent: Tangent, case: Case, seed: int = 0) -> dict[str, Tensor]:
     return {
         "J v": jacobian.matmat(v[order].to(dtype)),
         "Jᵀ u": back,
-        "kernel": jacobian.kernel(),
-        "cross kernel": jacobian.kernel(other),
+        "kernel": jacobian.gram(),
+        "cross kernel": jacobian.cross(other),
         "diag": jacobian.diag(),
-        "gram": jacobian.gram(weights(rows).to(dtype))[order.argsort()][:, order.argsort()],
+        "normal matrix": jacobian.normal_matrix(weights(rows).to(dtype))[order.argsort()][:, order.argsort()],
     }
 
 
@@ -72,7 +73,7 @@ def test_equals_the_oracle(case: Case, factored: bool):
     j, j2 = _truth(case.name)
     v, u = vectors(*j.shape)
     expected = {"J v": j @ v, "Jᵀ u": j.T @ u, "kernel": j @ j.T, "cross kernel": j @ j2.T, "diag": j.square().sum(dim=1),
-                "gram": j.T * weights(len(j)) @ j}  # fmt: skip
+                "normal matrix": j.T * weights(len(j)) @ j}  # fmt: skip
     got = products(tangent_of(case, torch.float64, factored), case)
     assert {name: error(got[name], expected[name]) for name in expected if error(got[name], expected[name]) > 1e-12} == {}
 
@@ -96,7 +97,7 @@ def test_the_gram_matrix_in_pieces(monkeypatch: pytest.MonkeyPatch):
     j = _truth(case.name)[0][:, order_of(tangent)]
     monkeypatch.setattr(jacobian_module, "working_bytes", lambda device: 8 * 3 * j.shape[1] * case.outputs * 5)
     monkeypatch.setattr(jacobian_module, "BLOCK", 7)
-    found = tangent.at(case.x).gram(weights(len(j)), seen.append)
+    found = tangent.at(case.x).normal_matrix(weights(len(j)), seen.append)
     assert len(seen) > 1
     assert sum(seen) == len(case.x)
     assert error(found, j.T * weights(len(j)) @ j) <= 1e-12
@@ -121,7 +122,7 @@ def test_products_are_adjoint(case: Case, factored: bool):
 
 def left_to_autodiff(case: Case) -> set[str]:
     """Parameters without factors."""
-    return set(Tangent(PureNetwork(case.module()), case.x, case.outputs).layout.slow.shapes)
+    return set(Tangent(PureNetwork(case.module()), case.x, case.outputs).packing.slow.shapes)
 
 
 LINEAR = ["paper mlp", "two outputs", "standard parametrisation", "in-place activations", "layer used twice"]
@@ -159,9 +160,9 @@ def test_chunks_of_rows_and_columns_join(factored: bool):
     v, u = (torch.randn(size, 70, generator=g, dtype=torch.float64) for size in (7, 1030))
     assert error(jacobian.matmat(v), j @ v) <= 1e-12
     assert error(jacobian.rmatmat(u), j.T @ u) <= 1e-12
-    assert error(jacobian.kernel(), j @ j.T) <= 1e-12
-    assert error(jacobian.kernel(other), j @ j2.T) <= 1e-12
-    assert error(other.kernel(jacobian), j2 @ j.T) <= 1e-12
+    assert error(jacobian.gram(), j @ j.T) <= 1e-12
+    assert error(jacobian.cross(other), j @ j2.T) <= 1e-12
+    assert error(other.cross(jacobian), j2 @ j.T) <= 1e-12
     assert error(jacobian.diag(), j.square().sum(dim=1)) <= 1e-12
 
 
@@ -180,7 +181,7 @@ def test_factors_are_checked_even_with_one_point():
     module, x = case.module(), case.x[:1]
     tangent = Tangent(PureNetwork(module), x, 2)
     j = oracle.jacobian(module, case.query)
-    assert error(tangent.at(case.query).kernel(), j @ j.T) <= 1e-12
+    assert error(tangent.at(case.query).gram(), j @ j.T) <= 1e-12
 
 
 @every(NETWORKS)
@@ -199,7 +200,7 @@ def _smooth(kind: str) -> nn.Module:
         return modules.standard(2, width=4).double() if kind == "factored" else modules.Direct().double()
 
 
-ANSWERS: dict[str, Callable[[ntkgp.Posterior, Tensor], Tensor]] = {
+ANSWERS: dict[str, Callable[[ntkgp.posterior.Posterior, Tensor], Tensor]] = {
     "mean": lambda posterior, x: posterior.predict(x).mean,
     "variance": lambda posterior, x: posterior.predict(x).variance,
     "covariance": lambda posterior, x: posterior.covariance(x),
@@ -227,7 +228,7 @@ def test_large_images_are_recorded_a_few_at_a_time(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(tangent, "chunk", lambda x: sizes.append(len(x)) or record(x))
     monkeypatch.setattr("ntkgp.tangent.tangent.working_bytes", lambda device: 500_000)
     j = oracle.jacobian(module, x)[:, order_of(tangent)]
-    assert error(tangent.at(x).kernel(), j @ j.T) <= 1e-12
+    assert error(tangent.at(x).gram(), j @ j.T) <= 1e-12
     patches = 16 * 16 * 25 * 8  # bytes, of one image
     assert 1 <= max(sizes) <= 500_000 // patches
     assert sum(sizes) == 9 + 1  # each image once, and one to see what is kept of it

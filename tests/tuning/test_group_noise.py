@@ -2,7 +2,7 @@
 
 import torch
 
-from ntkgp.group_noise import PSEUDO, group_noise
+from ntkgp.tuning.group_noise import PSEUDO, group_noise
 
 
 def test_noise_of_groups_is_where_the_likelihood_is_flat():

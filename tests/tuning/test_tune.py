@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ntkgp
-from ntkgp.exact import ExactPosterior
-from ntkgp.likelihood import NOISE, PRIOR, Likelihood
-from ntkgp.pose import pose
+from ntkgp.posterior.exact.method import ExactPosterior
+from ntkgp.problem.build import build_problem
+from ntkgp.problem.source import Source
+from ntkgp.tuning.likelihood import NOISE, PRIOR, Likelihood
 from tests.support import oracle
 from tests.support.cases import NETWORKS, Case, every
 from tests.support.unchanged import unchanged
@@ -33,7 +34,7 @@ def oracle_likelihood(module: nn.Module, x: Tensor, y: Tensor, noise: Tensor, pr
 def test_value_and_gradient_equal_the_oracle(case: Case):
     """By noise and by the prior variance of every layer; the oracle differentiates by finite differences."""
     module, generator = case.module(), torch.Generator().manual_seed(5)
-    problem = pose(module, case.x, case.y, noise_var=1.0, dtype=torch.float64)
+    problem = build_problem(module, Source(case.x, case.y, 1.0), dtype=torch.float64)
     groups = layers(list(problem.network.anchor))
     likelihood = Likelihood(problem, list(groups.values()))
     start = {NOISE: torch.tensor([-1.0], dtype=torch.float64),
@@ -75,9 +76,9 @@ class _Plain(nn.Module):
 @pytest.mark.parametrize("name", SCALED)
 def test_gradient_by_input_and_weight_scales(name: str):
     torch.manual_seed(0)
-    module = nn.Sequential(ntkgp.InputScales(torch.tensor([0.7, 1.5])), SCALED[name]()).double()
+    module = nn.Sequential(ntkgp.networks.InputScales(torch.tensor([0.7, 1.5])), SCALED[name]()).double()
     x, y = torch.randn(7, 2).double(), torch.randn(7, 2).double()
-    problem = pose(module, x, y, noise_var=0.5, dtype=torch.float64)
+    problem = build_problem(module, Source(x, y, 0.5), dtype=torch.float64)
     groups = layers(list(problem.network.anchor))
     weights = dict(problem.network.anchor)
     likelihood = Likelihood(problem, list(groups.values()), base=weights)
@@ -111,7 +112,7 @@ def draw(seed: int, points: int = 150, noise: float = 0.05) -> tuple[nn.Module, 
     g = torch.Generator().manual_seed(seed)
     module = ntkgp.mlp(2, width=64, activation=nn.Tanh(), output_scale=1.0, generator=g).double()
     x = torch.rand(points, 2, generator=g, dtype=torch.float64) * 4 - 2
-    scaled = nn.Sequential(ntkgp.InputScales(torch.tensor([4.0, 2.0], dtype=torch.float64)), module)
+    scaled = nn.Sequential(ntkgp.networks.InputScales(torch.tensor([4.0, 2.0], dtype=torch.float64)), module)
     root = torch.linalg.cholesky(3.0 * ntkgp.kernel(scaled, x) + noise * torch.eye(points, dtype=torch.float64))
     return module, x, root @ torch.randn(points, generator=g, dtype=torch.float64)
 
@@ -200,7 +201,7 @@ def test_batches_and_groups():
 def test_post_hoc_on_some_layers():
     """θ0 = trained weights, the network's own mean, the last layer alone: no input scales, and the oracle's likelihood."""
     module, x, y = draw(6, points=40)
-    tuned = ntkgp.tune(module, x, y, prior_mean=ntkgp.network_mean, parameters=ntkgp.last_layer(module), steps=20)
+    tuned = ntkgp.tune(module, x, y, prior_mean=ntkgp.network_mean, parameters=ntkgp.networks.last_layer(module), steps=20)
     assert tuned.input_scales == {}
     assert set(tuned.prior_var) == {"4"}  # pyright: ignore[reportArgumentType]
     frozen = copy.deepcopy(module)
@@ -243,7 +244,7 @@ def test_leave_one_out_is_that_of_leaving_one_out():
 def test_widening_scales_all_variances_and_no_mean():
     module, x, y = draw(8, points=20)
     tuned = ntkgp.tune(module, x, y, steps=10)
-    over_confident = ntkgp.Tuned(**{**vars(tuned), "leave_one_out": 2.0})
+    over_confident = ntkgp.tuning.Tuned(**{**vars(tuned), "leave_one_out": 2.0})
     a, b = tuned.fit(x, y).predict(x), over_confident.widened().fit(x, y).predict(x)
     assert torch.allclose(a.mean, b.mean)
     assert torch.allclose(2 * a.variance, b.variance)

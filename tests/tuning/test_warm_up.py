@@ -27,11 +27,11 @@ def network(seed: int = 0, outputs: int = 1) -> nn.Module:
 def test_the_choice_is_the_best_held_out_density():
     x, y = data()
     warm = ntkgp.warm_up(network(), x, y, steps=(0, 20, 200), generator=seeded())
-    assert isinstance(warm.warmed_up, ntkgp.WarmUp)
-    scores = warm.warmed_up.scores
+    assert isinstance(warm, ntkgp.tuning.WarmUp)
+    scores = warm.scores
     assert set(scores) == {0, 20, 200}
-    assert warm.warmed_up.steps == max(scores, key=lambda k: scores[k])
-    assert warm.warmed_up.steps > 0  # features help here
+    assert warm.steps == max(scores, key=lambda k: scores[k])
+    assert warm.steps > 0  # features help here
 
 
 def test_noise_without_signal_is_not_learned():
@@ -39,14 +39,14 @@ def test_noise_without_signal_is_not_learned():
     g = seeded(3)
     x, y = torch.randn(60, 2, generator=g), torch.randn(60, generator=g)
     warm = ntkgp.warm_up(network(), x, y, steps=(0, 3000), lr=1e-2, generator=g)
-    assert isinstance(warm.warmed_up, ntkgp.WarmUp)
-    assert warm.warmed_up.steps == 0
+    assert isinstance(warm, ntkgp.tuning.WarmUp)
+    assert warm.steps == 0
 
 
 def test_zero_steps_is_the_network_itself():
     x, y = data(20)
     net = network()
-    warm = ntkgp.warm_up(net, x, y, steps=[0])
+    warm = ntkgp.warm_up(net, x, y, steps=[0]).module
     assert warm is not net
     assert torch.equal(warm(x), net(x))
 
@@ -55,8 +55,12 @@ def test_features_beat_initial_weights_on_new_points():
     x, y = data(160)
     new_x, new_y = data(200, seed=1)
     cold = ntkgp.tune(network(), x, y, input_scales=False).fit(x, y)
-    warm = ntkgp.tune(ntkgp.warm_up(network(), x, y, steps=[300], generator=seeded()), x, y, input_scales=False).fit(x, y)
-    before, after = ntkgp.evaluate(cold.predict(new_x), new_y), ntkgp.evaluate(warm.predict(new_x), new_y)
+    trained = ntkgp.warm_up(network(), x, y, steps=[300], generator=seeded()).module
+    warm = ntkgp.tune(trained, x, y, input_scales=False).fit(x, y)
+    before, after = (
+        ntkgp.diagnostics.evaluate(cold.predict(new_x), new_y),
+        ntkgp.diagnostics.evaluate(warm.predict(new_x), new_y),
+    )
     assert after.nll < before.nll
     assert after.rmse < 0.6 * before.rmse
 
@@ -65,18 +69,18 @@ def test_modules_and_global_randomness_are_left_alone():
     x, y = data(30)
     nets = [network(k) for k in range(3)]
     with unchanged(*nets):
-        a = ntkgp.warm_up(nets, x, y, steps=(0, 5), generator=seeded(2))
-        b = ntkgp.warm_up(nets, x, y, steps=(0, 5), generator=seeded(2))
+        a = ntkgp.warm_up(nets, x, y, steps=(0, 5), generator=seeded(2)).module
+        b = ntkgp.warm_up(nets, x, y, steps=(0, 5), generator=seeded(2)).module
     assert torch.equal(a(x), b(x))
-    assert isinstance(a, ntkgp.SumOfNetworks)
+    assert isinstance(a, ntkgp.networks.SumOfNetworks)
 
 
 def test_stacked_training_is_training_each_alone():
     """Copies trained as one stack, with all of the data, take the steps each would take on the same minibatches."""
     x, y = data(16)
     nets = [network(k) for k in range(2)]
-    together = ntkgp.warm_up(nets, x, y, steps=[7], share=1.0, batch_size=16, generator=seeded(4))
-    assert isinstance(together, ntkgp.SumOfNetworks)
+    together = ntkgp.warm_up(nets, x, y, steps=[7], share=1.0, batch_size=16, generator=seeded(4)).module
+    assert isinstance(together, ntkgp.networks.SumOfNetworks)
     apart = []
     for net, trained in zip(nets, together.networks, strict=True):
         # The same minibatches, taken from the order in which the generator gives them.
@@ -110,21 +114,21 @@ def test_own_training_loop():
     net = network()
     warm = ntkgp.warm_up(net, x, y, steps=(0, 1, 3), train=train, generator=seeded())
     assert calls[:2] == [(25, 1), (25, 2)]  # on the points that were not held out: to one step, then to three
-    assert isinstance(warm.warmed_up, ntkgp.WarmUp)
-    assert len(calls) == 2 + (warm.warmed_up.steps > 0)
+    assert isinstance(warm, ntkgp.tuning.WarmUp)
+    assert len(calls) == 2 + (warm.steps > 0)
 
 
 def test_modules_that_cannot_be_stacked():
     x, y = data(20)
     nets = [nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1)).eval() for _ in range(2)]
-    warm = ntkgp.warm_up(nets, x, y, steps=[3], generator=seeded())
+    warm = ntkgp.warm_up(nets, x, y, steps=[3], generator=seeded()).module
     assert not any(part.training for part in warm.modules())
 
 
 def test_several_outputs():
     x, y = data(40)
     warm = ntkgp.warm_up(network(outputs=2), x, torch.stack([y, 1000 * y], dim=1), steps=(0, 30), generator=seeded())
-    assert warm(x).shape == (40, 2)
+    assert warm.module(x).shape == (40, 2)
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -153,8 +157,8 @@ def test_table(outputs: int | None):
     new_x, new_y = data(100, noise=0.1, seed=5)
     p = tuned.fit(x, y).predict(new_x)
     new_y = new_y if outputs is None else torch.stack([new_y, -new_y], dim=1)
-    assert ntkgp.evaluate(p, new_y).rmse < 0.6 * float(new_y.std())
-    assert 0.8 < ntkgp.evaluate(p, new_y).coverage() <= 1.0
+    assert ntkgp.diagnostics.evaluate(p, new_y).rmse < 0.6 * float(new_y.std())
+    assert 0.8 < ntkgp.diagnostics.evaluate(p, new_y).coverage() <= 1.0
 
 
 def test_table_tells_a_function_of_copies_from_noise():

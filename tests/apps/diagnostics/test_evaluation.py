@@ -27,7 +27,7 @@ def test_every_number_of_an_evaluation(shape: tuple[int, ...], dtype: torch.dtyp
     p, y = drawn(shape)
     p = ntkgp.Prediction(*(t.to(dtype) for t in vars(p).values()))
     law = normal(ntkgp.Prediction(*(t.double() for t in vars(p).values())))
-    e = ntkgp.evaluate(p, y)
+    e = ntkgp.diagnostics.evaluate(p, y)
     assert e.nll == pytest.approx(-float(law.log_prob(y).mean()), rel=1e-12)
     assert e.rmse == pytest.approx(float((y - law.mean).square().mean().sqrt()), rel=1e-12)
     assert e.crps == pytest.approx(float(crps_by_integration(law, y).mean()), rel=1e-6)
@@ -46,7 +46,7 @@ def test_every_number_of_an_evaluation(shape: tuple[int, ...], dtype: torch.dtyp
 def test_known_numbers():
     """Standard normal, y = 0 and 1: φ(0) = 0.39894, Φ(1) = 0.84134, CRPS 0.23369 and 0.60244."""
     half = torch.full((2,), 0.5)
-    e = ntkgp.evaluate(ntkgp.Prediction(torch.zeros(2), half, half, half, half), torch.tensor([0.0, 1.0]))
+    e = ntkgp.diagnostics.evaluate(ntkgp.Prediction(torch.zeros(2), half, half, half, half), torch.tensor([0.0, 1.0]))
     assert e.pit.tolist() == pytest.approx([0.5, 0.841344746], abs=1e-9)
     assert e.nll == pytest.approx(0.9189385 + 0.25, abs=1e-6)
     assert e.crps == pytest.approx((0.2336950 + 0.6024414) / 2, abs=1e-6)
@@ -56,7 +56,7 @@ def test_known_numbers():
 
 def test_calibrated_data_are_found_calibrated():
     p, y = drawn((20000,))
-    e = ntkgp.evaluate(p, y)
+    e = ntkgp.diagnostics.evaluate(p, y)
     for level in (0.1, 0.5, 0.8, 0.95, 0.99):
         assert abs(e.coverage(level) - level) <= 4 * math.sqrt(level * (1 - level) / 20000)
     assert e.calibration_error <= 4 / math.sqrt(12 * 20000)
@@ -69,44 +69,44 @@ def test_calibrated_data_are_found_calibrated():
 ])  # fmt: skip
 def test_wrong_stds_are_flagged(stated: float, coverage: float, verdict: str, advice: str):
     p, y = drawn((1000,), stated)
-    e = ntkgp.evaluate(p, y)
+    e = ntkgp.diagnostics.evaluate(p, y)
     assert e.coverage() == pytest.approx(coverage, abs=4 * math.sqrt(coverage * (1 - coverage) / 1000))
     assert e.verdict == verdict
-    assert advice in str(ntkgp.Report(p, y, e))
+    assert advice in str(ntkgp.diagnostics.Report(p, y, e))
 
 
 @pytest.mark.parametrize("count", [10, 100])
 def test_calibrated_data_are_seldom_flagged(count: int):
     """By construction in some 3 % of the draws."""
     p, g = ntkgp.Prediction(*torch.full((5, count), 0.5)), seeded()
-    flagged = [ntkgp.evaluate(p, 0.5 + torch.randn(count, generator=g)).verdict != "calibrated" for _ in range(300)]
+    flagged = [ntkgp.diagnostics.evaluate(p, 0.5 + torch.randn(count, generator=g)).verdict != "calibrated" for _ in range(300)]
     assert 0 < sum(flagged) <= 20
 
 
 def test_outliers_and_shifted_means_are_flagged():
     p, y = drawn((1000,), stated=2.0)
     tails = torch.where(torch.arange(1000) % 10 == 0, y + 100, y)
-    assert ntkgp.evaluate(p, tails).verdict == "heavy-tailed"
+    assert ntkgp.diagnostics.evaluate(p, tails).verdict == "heavy-tailed"
     for shift, words in ((0.5, "too low"), (-0.5, "too high")):
         p, y = drawn((1000,), shift=shift)
-        e = ntkgp.evaluate(p, y)
+        e = ntkgp.diagnostics.evaluate(p, y)
         assert e.lean == words
-        assert f"means {words}" in str(ntkgp.Report(p, y, e))
+        assert f"means {words}" in str(ntkgp.diagnostics.Report(p, y, e))
 
 
 def test_a_few_observations_condemn_only_what_is_far_off():
     p, y = drawn((10,), stated=0.8)
-    assert ntkgp.evaluate(p, y).verdict == "calibrated"
+    assert ntkgp.diagnostics.evaluate(p, y).verdict == "calibrated"
     p, y = drawn((10,), stated=0.1)
-    assert ntkgp.evaluate(p, y).verdict == "over-confident"
+    assert ntkgp.diagnostics.evaluate(p, y).verdict == "over-confident"
 
 
 @pytest.mark.parametrize("far", [0.0, 1e3, 1e30])
 def test_one_observation_however_far_gives_no_nan(far: float):
     p, y = ntkgp.Prediction(*torch.ones(5, 1)), torch.full((1,), far)
-    e = ntkgp.evaluate(p, y)
+    e = ntkgp.diagnostics.evaluate(p, y)
     numbers = [v for v in e.as_dict().values() if not isinstance(v, str)]
     assert all(math.isfinite(v) for v in numbers)
     assert bool(torch.isfinite(e.pit).all())
-    assert str(ntkgp.Report(p, y, e))
+    assert str(ntkgp.diagnostics.Report(p, y, e))
     json.dumps(e.as_dict(), allow_nan=False)

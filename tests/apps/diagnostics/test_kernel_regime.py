@@ -37,7 +37,7 @@ def test_kernel_regime_equals_the_dense_jacobians(kind: str):
     x = x.to(next(module.parameters()).dtype)
     trained = moved(module, 0.05)
     with unchanged(module, trained):
-        got = ntkgp.kernel_regime(module, trained, x)
+        got = ntkgp.diagnostics.kernel_regime(module, trained, x)
     f0, f, shift = oracle.outputs(module, x), oracle.outputs(trained, x), flat(trained) - flat(module)
     J0, J = oracle.jacobian(module, x), oracle.jacobian(trained, x)
     K0, K = J0 @ J0.T, J @ J.T
@@ -52,7 +52,7 @@ def test_kernel_matrices_are_of_the_points_asked_for():
     few = x[[0, 4, 8]]
     J0, J = oracle.jacobian(module, few), oracle.jacobian(trained, few)
     expected = float((J @ J.T - J0 @ J0.T).norm() / (J0 @ J0.T).norm())
-    all_points, three = (ntkgp.kernel_regime(module, trained, x, points=n) for n in (9, 3))
+    all_points, three = (ntkgp.diagnostics.kernel_regime(module, trained, x, points=n) for n in (9, 3))
     assert three.kernel_change == pytest.approx(expected, rel=1e-9)
     assert three.kernel_change != pytest.approx(all_points.kernel_change, rel=1e-3)
     assert three.mean_drift == all_points.mean_drift
@@ -60,7 +60,7 @@ def test_kernel_matrices_are_of_the_points_asked_for():
 
 def test_a_linear_model_never_leaves_its_tangent():
     module = nn.Linear(3, 2)
-    regime = ntkgp.kernel_regime(module, moved(module, 10.0), torch.randn(20, 3, generator=seeded()))
+    regime = ntkgp.diagnostics.kernel_regime(module, moved(module, 10.0), torch.randn(20, 3, generator=seeded()))
     assert (regime.mean_drift, regime.kernel_change) == (0.0, 0.0)
     assert regime.weight_drift > 1
     assert regime.verdict.startswith("in the kernel regime")
@@ -68,7 +68,7 @@ def test_a_linear_model_never_leaves_its_tangent():
 
 def test_no_movement_no_drift():
     module, x = ntkgp.mlp(2, width=8, generator=seeded()), torch.randn(5, 2, generator=seeded())
-    regime = ntkgp.kernel_regime(module, copy.deepcopy(module), x)
+    regime = ntkgp.diagnostics.kernel_regime(module, copy.deepcopy(module), x)
     assert (regime.mean_drift, regime.kernel_change, regime.weight_drift) == (0.0, 0.0, 0.0)
     assert "have not moved" in regime.verdict
 
@@ -77,7 +77,7 @@ def test_from_zero_weights_everything_is_drift_and_nothing_is_nan():
     module = nn.Sequential(nn.Linear(2, 4, bias=False), nn.Tanh(), nn.Linear(4, 1, bias=False))
     for p in module.parameters():
         nn.init.zeros_(p)
-    regime = ntkgp.kernel_regime(module, moved(module, 1.0), torch.randn(5, 2, generator=seeded()))
+    regime = ntkgp.diagnostics.kernel_regime(module, moved(module, 1.0), torch.randn(5, 2, generator=seeded()))
     assert regime.mean_drift == 1.0  # the tangent at zero sees nothing
     assert all(math.isfinite(v) for v in vars(regime).values())
     assert regime.verdict.startswith("outside the kernel regime")
@@ -87,7 +87,7 @@ def test_wide_networks_stay_and_narrow_ones_leave():
     x = torch.linspace(-1, 1, 10).unsqueeze(1)
     y = torch.sin(3 * x[:, 0])
     nets = [ntkgp.mlp(1, width=w, depth=2, activation=nn.Tanh(), generator=seeded(1)) for w in (4, 64, 1024)]
-    narrow, middle, wide = (ntkgp.kernel_regime(net, descended(net, x, y, 100), x) for net in nets)
+    narrow, middle, wide = (ntkgp.diagnostics.kernel_regime(net, descended(net, x, y, 100), x) for net in nets)
     assert wide.mean_drift < 0.05
     assert wide.kernel_change < 0.1
     assert wide.verdict.startswith("in the kernel regime")
@@ -103,7 +103,7 @@ def test_frozen_parts_and_frozen_copies():
     trained = copy.deepcopy(module)
     with torch.no_grad():
         trained[-1].weight *= 1.1  # pyright: ignore[reportOperatorIssue]
-    a, b = (ntkgp.kernel_regime(module, net, x) for net in (trained, copy.deepcopy(trained).requires_grad_(False)))
+    a, b = (ntkgp.diagnostics.kernel_regime(module, net, x) for net in (trained, copy.deepcopy(trained).requires_grad_(False)))
     assert a == b
     assert a.mean_drift == 0.0  # linear in the last layer
     moved_by = float((trained[-1].weight - module[-1].weight).detach().norm())  # pyright: ignore

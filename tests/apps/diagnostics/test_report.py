@@ -32,8 +32,8 @@ def test_a_report_joins_the_parts(method: str):
     r = ntkgp.report(posterior, x[40:], y[40:], trained=trained)
     p = posterior.predict(x[40:])
     assert torch.equal(r.prediction.mean, p.mean)
-    assert r.evaluation.as_dict() == ntkgp.evaluate(p, y[40:]).as_dict()
-    direct = ntkgp.kernel_regime(net, trained, x[40:])
+    assert r.evaluation.as_dict() == ntkgp.diagnostics.evaluate(p, y[40:]).as_dict()
+    direct = ntkgp.diagnostics.kernel_regime(net, trained, x[40:])
     assert r.regime is not None
     assert vars(r.regime) == pytest.approx(vars(direct), rel=1e-9)
     assert direct.verdict in str(r)
@@ -96,7 +96,7 @@ def test_plot_and_save(tmp_path: Path):
 
 def test_plots_show_the_numbers_in_the_axes_given():
     p, y = drawn((3000,), stated=0.5)
-    e = ntkgp.evaluate(p, y)
+    e = ntkgp.diagnostics.evaluate(p, y)
     left, right = plots.figure(6, 3).subplots(1, 2)
     assert plots.calibration(e, left) is left
     assert plots.pit(e, right) is right
@@ -115,32 +115,48 @@ ONES = ntkgp.Prediction(*torch.ones(5, 4))
 CERTAIN = ntkgp.Prediction(torch.ones(4), *torch.zeros(4, 4))
 NET, X = ntkgp.mlp(2, width=4, generator=seeded()), torch.ones(3, 2)
 BAD: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
-    "a column": (lambda: ntkgp.evaluate(ONES, torch.ones(4, 1)), ValueError, ["(4,)", "(4, 1)", "view_as"]),
+    "a column": (lambda: ntkgp.diagnostics.evaluate(ONES, torch.ones(4, 1)), ValueError, ["(4,)", "(4, 1)", "view_as"]),
     "too few": (lambda: ONES.log_density(torch.ones(3)), ValueError, ["shape of the prediction, (4,)", "(3,)"]),
     "integers": (lambda: ONES.log_density(torch.ones(4).long()), TypeError, ["int64", "y.float()"]),
-    "a list": (lambda: ntkgp.evaluate(ONES, [1.0] * 4), TypeError, ["list", "torch.as_tensor(y)"]),  # pyright: ignore
-    "NaN": (lambda: ntkgp.evaluate(ONES, torch.full((4,), torch.nan)), ValueError, ["y holds NaN"]),
+    "a list": (lambda: ntkgp.diagnostics.evaluate(ONES, [1.0] * 4), TypeError, ["list", "torch.as_tensor(y)"]),  # pyright: ignore
+    "NaN": (lambda: ntkgp.diagnostics.evaluate(ONES, torch.full((4,), torch.nan)), ValueError, ["y holds NaN"]),
     "another device": (lambda: ONES.log_density(torch.ones(4, device="meta")), ValueError, ["meta", "cpu", ".to("]),
-    "nothing": (lambda: ntkgp.evaluate(ntkgp.Prediction(*torch.ones(5, 0)), torch.ones(0)), ValueError, ["no points"]),
-    "no variance": (lambda: ntkgp.evaluate(CERTAIN, torch.ones(4)), ValueError, ["variance is 0", "noise_var"]),
+    "nothing": (
+        lambda: ntkgp.diagnostics.evaluate(ntkgp.Prediction(*torch.ones(5, 0)), torch.ones(0)),
+        ValueError,
+        ["no points"],
+    ),
+    "no variance": (lambda: ntkgp.diagnostics.evaluate(CERTAIN, torch.ones(4)), ValueError, ["variance is 0", "noise_var"]),
     "a level in per cent": (lambda: ONES.interval(95), ValueError, ["between 0 and 1", "95", "0.95"]),
-    "levels in per cent": (lambda: ntkgp.evaluate(ONES, torch.ones(4)).coverage(95), ValueError, ["between 0 and 1", "0.95"]),
+    "levels in per cent": (
+        lambda: ntkgp.diagnostics.evaluate(ONES, torch.ones(4)).coverage(95),
+        ValueError,
+        ["between 0 and 1", "0.95"],
+    ),
     "not a posterior": (lambda: ntkgp.report(NET, X, X), TypeError, ["posterior must come from ntkgp.fit"]),  # pyright: ignore
-    "not a network": (lambda: ntkgp.kernel_regime(NET, torch.sin, X), TypeError, ["trained must be a torch.nn.Module"]),  # pyright: ignore
+    "not a network": (
+        lambda: ntkgp.diagnostics.kernel_regime(NET, torch.sin, X),  # pyright: ignore[reportArgumentType]
+        TypeError,
+        ["trained must be a torch.nn.Module"],
+    ),  # pyright: ignore
     "another width": (
-        lambda: ntkgp.kernel_regime(NET, ntkgp.mlp(2, width=5), X),
+        lambda: ntkgp.diagnostics.kernel_regime(NET, ntkgp.mlp(2, width=5), X),
         ValueError,
         ["'0.weight'", "(4, 2)", "(5, 2)"],
     ),
-    "other names": (lambda: ntkgp.kernel_regime(NET, nn.Sequential(NET), X), ValueError, ["'0.weight'", "None", "unwrapped"]),
-    "no points": (lambda: ntkgp.kernel_regime(NET, NET, X, points=0), ValueError, ["points must be at least 1"]),
-    "bad x": (lambda: ntkgp.kernel_regime(NET, NET, X * torch.nan), ValueError, ["x holds NaN"]),
+    "other names": (
+        lambda: ntkgp.diagnostics.kernel_regime(NET, nn.Sequential(NET), X),
+        ValueError,
+        ["'0.weight'", "None", "unwrapped"],
+    ),
+    "no points": (lambda: ntkgp.diagnostics.kernel_regime(NET, NET, X, points=0), ValueError, ["points must be at least 1"]),
+    "bad x": (lambda: ntkgp.diagnostics.kernel_regime(NET, NET, X * torch.nan), ValueError, ["x holds NaN"]),
 }
 
 
 def test_without_matplotlib_there_are_words_but_no_pictures(monkeypatch: pytest.MonkeyPatch):
     p, y = drawn((10,))
-    r = ntkgp.Report(p, y, ntkgp.evaluate(p, y))
+    r = ntkgp.diagnostics.Report(p, y, ntkgp.diagnostics.evaluate(p, y))
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert "rmse" in str(r)
     with pytest.raises(ImportError, match=r"pip install 'ntkgp\[cli\]'"):

@@ -12,19 +12,16 @@ import torch
 from torch import Tensor
 
 import ntkgp
-from ntkgp.explorer.compute import (
+from ntkgp.apps.explorer.model.compute import (
     GRID,
-    Kernels,
     Memory,
-    Spectrum,
     answer,
     data,
     network,
     queries,
-    samples,
-    tail_targets,
 )
-from ntkgp.explorer.state import LAYERS, State, start
+from ntkgp.apps.explorer.model.state import LAYERS, State, start
+from ntkgp.posterior.spectral import JointKernel, SpectralPosterior, Spectrum
 from ntkgp.tangent.tangent import Tangent
 from tests.support import oracle
 from tests.support.explorer_states import SMALL, every_state
@@ -61,7 +58,7 @@ def test_the_bracket_encloses_and_is_never_looser_than_the_library_s(state: Stat
         assert bool((inner <= got.upper + slack).all())
     assert bool((got.upper <= got.paper + slack).all())
     x, y = data(state)
-    method = ntkgp.LowRank(rank=got.rank, svd=ntkgp.DenseSVD(), dtype=torch.float64)
+    method = ntkgp.LowRank(rank=got.rank, svd=ntkgp.linalg.DenseSVD(), dtype=torch.float64)
     p = ntkgp.fit(network(state), x, y, noise_var=state.noise_var, method=method).predict(queries(state))
     assert bool((p.lower <= got.lower * (1 + 1e-6) + slack).all())
     assert got.upper.tolist() == pytest.approx(
@@ -78,26 +75,26 @@ def test_an_empty_plot_shows_the_prior():
     assert "prior" in got.notes[0]
 
 
-def spectrum_of(state: State) -> tuple[Kernels, Spectrum]:
-    x, _ = data(state)
-    kernels = Kernels(ntkgp.kernel(network(state), torch.cat([queries(state), x])), len(x))
-    return kernels, Spectrum.of(kernels)
+def spectral(state: State) -> SpectralPosterior:
+    x, y = data(state)
+    kernel = JointKernel(ntkgp.kernel(network(state), torch.cat([queries(state), x])), len(x))
+    return SpectralPosterior(kernel, Spectrum.of(kernel), y, state.noise_var)
 
 
 def test_tail_predictors_supply_what_the_head_leaves_out():
     state = replace(SMALL, rank=2)
-    got, (kernels, spectrum) = answer(state), spectrum_of(state)
-    targets = tail_targets(spectrum, 2, 4000, state.noise_var, torch.Generator().manual_seed(0)) * state.noise_var**0.5
-    solved = torch.linalg.solve(kernels.train + state.noise_var * torch.eye(len(targets)).double(), targets)
-    explained = (kernels.cross @ solved).square().mean(dim=1)
+    got, posterior = answer(state), spectral(state)
+    targets = posterior.tail_targets(2, 4000, torch.Generator().manual_seed(0)) * state.noise_var**0.5
+    solved = torch.linalg.solve(posterior.kernel.train + state.noise_var * torch.eye(len(targets)).double(), targets)
+    explained = (posterior.kernel.cross @ solved).square().mean(dim=1)
     missing = got.upper - got.exact
     assert oracle.error(explained, missing) < 0.06
 
 
 def test_samples_have_the_mean_and_the_variance_of_the_posterior():
     state, got = replace(SMALL, samples=10), answer(SMALL)
-    kernels, spectrum = spectrum_of(state)
-    drawn = torch.cat([samples(kernels, spectrum, data(state)[1], replace(state, seed=seed)) for seed in range(200)])
+    posterior = spectral(state)
+    drawn = torch.cat([posterior.sample(10, torch.Generator().manual_seed(seed + 1)) for seed in range(200)])
     assert oracle.error(drawn.mean(dim=0), got.mean) < 0.1
     assert oracle.error(drawn.std(dim=0), got.exact.sqrt()) < 0.05
 

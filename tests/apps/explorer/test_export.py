@@ -8,12 +8,9 @@ import pytest
 pytest.importorskip("bokeh", reason="Bokeh is not installed")
 
 
-from ntkgp.explorer import export
-from ntkgp.explorer.compute import (
-    GRID,
-    answer,
-)
-from ntkgp.explorer.state import LAYERS
+from ntkgp.apps.explorer.model import export
+from ntkgp.apps.explorer.model.compute import GRID, answer
+from ntkgp.apps.explorer.model.state import LAYERS
 from tests.support import oracle
 from tests.support.explorer_states import SMALL, STATES
 

@@ -9,11 +9,9 @@ pytest.importorskip("bokeh", reason="Bokeh is not installed")
 
 import torch
 
-from ntkgp.explorer.compute import (
-    answer,
-)
-from ntkgp.explorer.state import StateError, start
-from ntkgp.explorer.training import Training
+from ntkgp.apps.explorer.model.compute import answer
+from ntkgp.apps.explorer.model.state import StateError, start
+from ntkgp.apps.explorer.model.training import Training
 from tests.support import oracle
 from tests.support.explorer_states import SMALL
 

@@ -11,10 +11,10 @@ pytest.importorskip("bokeh", reason="Bokeh is not installed")
 
 from bokeh.document import Document
 
-from ntkgp.explorer import app as page_module
-from ntkgp.explorer.app import Page
-from ntkgp.explorer.csv_table import Table
-from ntkgp.explorer.state import State, start
+from ntkgp.apps.explorer.model.csv_table import Table
+from ntkgp.apps.explorer.model.state import State, start
+from ntkgp.apps.explorer.page import app as page_module
+from ntkgp.apps.explorer.page.app import Page
 from tests.support.explorer_states import POINTS, SMALL, TABLE
 
 

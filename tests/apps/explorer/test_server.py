@@ -12,8 +12,8 @@ pytest.importorskip("bokeh", reason="Bokeh is not installed")
 
 from typer.testing import CliRunner
 
+from ntkgp.apps.explorer.page import server
 from ntkgp.cli import app
-from ntkgp.explorer import server
 from tests.support.explorer_server import running_server
 
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("bokeh", reason="Bokeh is not installed")
 
 
-from ntkgp.explorer.state import MOST_POINTS, State, StateError
+from ntkgp.apps.explorer.model.state import MOST_POINTS, State, StateError
 from tests.support.explorer_states import TABLE, every_state
 
 

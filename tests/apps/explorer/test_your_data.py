@@ -11,13 +11,11 @@ import numpy as np
 import torch
 
 import ntkgp
-from ntkgp.explorer import csv_table, your_data
-from ntkgp.explorer.compute import (
-    network,
-)
-from ntkgp.explorer.csv_table import Table, parse
-from ntkgp.explorer.state import StateError
-from ntkgp.table_files import TableError
+from ntkgp.apps.explorer.model import csv_table, your_data
+from ntkgp.apps.explorer.model.compute import network
+from ntkgp.apps.explorer.model.csv_table import Table, parse
+from ntkgp.apps.explorer.model.state import StateError
+from ntkgp.apps.tables.columns import TableError
 from tests.support import oracle
 from tests.support.explorer_states import SMALL, TABLE
 
@@ -59,7 +57,7 @@ def test_a_table_s_posterior_is_the_library_s_in_the_table_s_units():
     x, y = torch.tensor(TABLE.columns[:2]).double().T, torch.tensor(TABLE.columns[2]).double()
     scale = (x.mean(dim=0), x.std(dim=0, correction=0)), (y.mean(), y.std(correction=0))
     scaled_x, scaled_y = (x - scale[0][0]) / scale[0][1], (y - scale[1][0]) / scale[1][1]
-    net = network(state, 2, ntkgp.TrigonometricInputs.from_data(scaled_x, margin=0.3))
+    net = network(state, 2, ntkgp.networks.TrigonometricInputs.from_data(scaled_x, margin=0.3))
     truth = oracle.pose(net, scaled_x, scaled_y, scaled_x, 0.1)
     p = model.predict(x)
     assert oracle.error(p.mean, scale[1][0] + scale[1][1] * truth.mean) < 1e-9

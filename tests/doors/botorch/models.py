@@ -27,7 +27,7 @@ def net(inputs: int = 2, outputs: int = 1) -> nn.Module:
 
 def fitted(
     points: int = 10, outputs: int = 1, seed: int = 0, method: ntkgp.Exact | ntkgp.LowRank | None = None
-) -> ntkgp.Posterior:
+) -> ntkgp.posterior.Posterior:
     X = uniform(points, 2, seed=seed)
     Y = torch.cat([torch.sin(4 * X[:, :1] + k) * X[:, 1:] for k in range(outputs)], dim=1)
     return ntkgp.fit(net(2, outputs), X, Y, noise_var=NOISE, method=method)

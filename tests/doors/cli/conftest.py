@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import ntkgp
-from ntkgp import table_model
+from ntkgp.apps.tables import model as table_model
 from tests.doors.cli.commands import SMALL, houses, run
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from ntkgp.table_files import Column, encode
+from ntkgp.apps.tables.columns import Column, encode
 from tests.doors.cli.commands import SMALL, houses, predictions, run, said
 
 

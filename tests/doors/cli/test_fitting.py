@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import ntkgp
-from ntkgp import table_folder, table_model
+from ntkgp.apps.tables import folder as table_folder
+from ntkgp.apps.tables import model as table_model
 from tests.doors.cli.commands import SMALL, houses, predictions, run, said
 
 
@@ -87,7 +88,7 @@ def test_noise_is_judged_by_rows_beyond_a_first_fit(tmp_path: Path, monkeypatch:
 def test_networks_shrink_and_train_longer_as_rows_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked: list[dict[str, Any]] = []
 
-    def noted(x: torch.Tensor, y: torch.Tensor, **options: Any) -> ntkgp.Tuned:
+    def noted(x: torch.Tensor, y: torch.Tensor, **options: Any) -> ntkgp.tuning.Tuned:
         asked.append(options)
         return ntkgp.tune_table(x, y, **{**options, "width": 4, "local_width": 4, "warm_networks": 0})
 

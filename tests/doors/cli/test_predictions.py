@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import ntkgp
-from ntkgp import table_folder
+from ntkgp.apps.tables import folder as table_folder
 from tests.doors.cli.commands import SMALL, houses, predictions, run
 from tests.support.helpers import ROOT
 
@@ -65,7 +65,7 @@ def test_evaluation_is_that_of_the_library(home: Path, tmp_path: Path):
     result = run("evaluate", home / "model", home / "test.csv", "--out", tmp_path)
     test = pl.read_csv(home / "test.csv")
     p = table_folder.load(home / "model").predict(test)
-    expected = ntkgp.evaluate(p, torch.tensor(test["price"].to_numpy()).unsqueeze(1))
+    expected = ntkgp.diagnostics.evaluate(p, torch.tensor(test["price"].to_numpy()).unsqueeze(1))
     assert f"{expected.nll:.4g}" in result.stdout
     assert f"{expected.rmse:.4g}" in result.stdout
 

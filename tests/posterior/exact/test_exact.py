@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import ntkgp
-from ntkgp.exact import ExactPosterior
+from ntkgp.posterior.exact.method import ExactPosterior
 from tests.support.cases import Case, by_name, every, reference
 from tests.support.oracle import error
 
@@ -62,12 +62,12 @@ def test_one_point_at_a_time_or_all_together():
 
 
 def test_queries_in_chunks(monkeypatch: pytest.MonkeyPatch):
-    import ntkgp.exact
+    import ntkgp.posterior.exact.posterior
 
     case = by_name("two outputs")
     posterior = case.fit()
     whole = posterior.predict(case.query)
-    monkeypatch.setattr(ntkgp.exact, "rows_per_chunk", lambda *_, **__: 2)
+    monkeypatch.setattr(ntkgp.posterior.exact.posterior, "rows_per_chunk", lambda *_, **__: 2)
     parts = posterior.predict(case.query)
     assert error(parts.mean, whole.mean) <= 1e-13
     assert error(parts.variance, whole.variance) <= 1e-13
@@ -96,9 +96,9 @@ def test_rounding_makes_no_variance_negative():
     assert bool((variance >= 0).all())
     assert variance.max() <= 1e-12 * float(reference(case).prior.diagonal().max())
     assert isinstance(posterior, ExactPosterior)
-    cross = posterior.problem.jacobian.kernel() / posterior.problem.noise_std
+    cross = posterior.problem.operators.jacobian.gram() / posterior.problem.data.noise_std
     explained = torch.linalg.solve_triangular(posterior.factor, cross.T, upper=False).square().sum(dim=0)
-    assert (posterior.problem.jacobian.diag() - explained).min() < 0  # there was something to clip
+    assert (posterior.problem.operators.jacobian.diag() - explained).min() < 0  # there was something to clip
 
 
 def test_parameters_of_some_modules_only():

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import ntkgp
-from ntkgp import exact
-from ntkgp.exact import ExactPosterior
 from ntkgp.linalg import growing_cholesky
+from ntkgp.posterior.exact import method as exact
+from ntkgp.posterior.exact.method import ExactPosterior
 from tests.support.cases import Case, every, reference
 from tests.support.helpers import seeded
 from tests.support.oracle import error
@@ -61,7 +61,7 @@ def test_an_update_does_not_touch_what_is_there(monkeypatch: pytest.MonkeyPatch)
     assert one.cholesky.base is posterior.cholesky.base
     assert two.cholesky.base is posterior.cholesky.base
     assert two.cholesky.left is one.cholesky.left
-    assert two.problem.jacobian._sources[0] is posterior.problem.jacobian._sources[0]
+    assert two.problem.operators.jacobian._sources[0] is posterior.problem.operators.jacobian._sources[0]
     monkeypatch.setattr(exact.Exact, "fit", lambda *_: pytest.fail("factorised anew"))
     two.update(x[292:], y[292:])
 

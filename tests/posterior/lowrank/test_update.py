@@ -7,10 +7,11 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import ntkgp
-from ntkgp.checkpoint import Progress
-from ntkgp.heads import bracket_width, grow_until_tight
 from ntkgp.linalg.head import Head
-from ntkgp.lowrank import LowRankPosterior
+from ntkgp.posterior.lowrank.head_search import HeadSearch, Tolerance, bracket_width
+from ntkgp.posterior.lowrank.posterior import LowRankPosterior
+from ntkgp.posterior.lowrank.side import Normal
+from ntkgp.storage.stages import Stages
 from ntkgp.tangent.tangent import Tangent
 from tests.support.cases import DOUBLE, Case, by_name, every, rank_of, reference
 from tests.support.helpers import TIGHT, seeded
@@ -23,14 +24,15 @@ def test_a_head_full_of_directions_that_do_not_matter_is_found_anew():
     case = by_name("paper mlp")
     posterior = case.fit(ntkgp.LowRank(rank=2), generator=seeded())
     assert isinstance(posterior, LowRankPosterior)
-    problem, nowhere = posterior.problem, Progress(None, {}, None, torch.device("cpu"))
-    any_directions = torch.linalg.qr(torch.randn(problem.shape[1], problem.shape[0], generator=seeded(), dtype=torch.float64))[
-        0
-    ]
-    full = Head.of(problem.normal, any_directions, problem.normal(any_directions), problem.trace)
+    problem, nowhere = posterior.problem, Stages(None, {}, None, torch.device("cpu"))
+    any_directions = torch.linalg.qr(
+        torch.randn(problem.operators.shape[1], problem.operators.shape[0], generator=seeded(), dtype=torch.float64)
+    )[0]
+    full = Head.of(problem.operators.normal, any_directions, problem.operators.normal(any_directions), problem.operators.trace)
     assert bracket_width(problem, full, case.x) > 0.1
-    method = ntkgp.LowRank(rtol=0.1)
-    head, width = grow_until_tight(problem, full, 0.1, case.x, 4096, method.svd, "weights", seeded(), False, nowhere)
+    svd = ntkgp.LowRank(rtol=0.1).svd
+    search = HeadSearch(problem, Normal(problem), svd, "weights", seeded(), False, nowhere)
+    head, width = search.until_tight(Tolerance(0.1, case.x, 4096), full)
     assert head.rank == full.rank
     assert width <= 0.1
 
@@ -75,7 +77,7 @@ def test_fifty_updates_keep_the_bracket_certified_and_tight():
     assert float((p.upper - p.lower).sum()) <= 2 * float((fresh.upper - fresh.lower).sum())
     assert isinstance(posterior, LowRankPosterior)
     assert float((posterior.head.v.T @ posterior.head.v - torch.eye(24).double()).abs().max()) <= 1e-12
-    assert error(posterior.head.image, posterior.problem.normal(posterior.head.v)) <= 1e-11
+    assert error(posterior.head.image, posterior.problem.operators.normal(posterior.head.v)) <= 1e-11
 
 
 def test_a_loose_head_is_looked_for_again():
@@ -89,7 +91,7 @@ def test_a_loose_head_is_looked_for_again():
         net, torch.cat([x[:10] * 0.01, x[10:]]), y, noise_var=0.01, method=ntkgp.LowRank(rank=4), generator=seeded()
     )
     assert isinstance(fresh, LowRankPosterior)
-    assert many.head.slack <= 2 * fresh.head.slack
+    assert many.head.bracket.slack <= 2 * fresh.head.bracket.slack
 
 
 def test_a_wrong_image_is_noticed():
@@ -132,7 +134,7 @@ def test_the_tail_stays_unbiased(name: str):
     case = by_name(name)
     posterior = in_steps(case, ntkgp.LowRank(rank=2, tail=2000))
     assert isinstance(posterior, LowRankPosterior)
-    jacobian = posterior.problem.tangent.at(case.query)
+    jacobian = posterior.problem.operators.tangent.at(case.query)
     squares = jacobian.matmat(posterior.tail).square()
     estimate = jacobian.diag() - jacobian.matmat(posterior.explained).square().sum(dim=1) - squares.mean(dim=1)
     off = (estimate - reference(case).variance).abs() / (squares.std(dim=1) / 2000**0.5)
@@ -155,7 +157,7 @@ def test_data_in_batches(kept: bool, monkeypatch: pytest.MonkeyPatch):
     assert error(p.mean, truth.mean) <= 1e-7
     assert bool(((p.lower <= truth.variance + 1e-10) & (truth.variance <= p.upper + 1e-10)).all())
     assert isinstance(posterior, LowRankPosterior)
-    assert posterior.problem.batches is not None
-    again = posterior.problem.batches.joined()
+    assert posterior.problem.data.batches is not None
+    again = posterior.problem.data.batches.joined()
     assert torch.equal(again[0], x)
     assert torch.equal(again[1], y)

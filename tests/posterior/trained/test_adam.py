@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 import ntkgp
-from ntkgp.predictors import train_predictors
-from ntkgp.training import Trainer
-from ntkgp.training_task import Copies, Metric, TrainedWeights, TrainingTask
+from ntkgp.posterior.trained.training.networks import TrainingJob
+from ntkgp.posterior.trained.training.task import Copies, Metric, TrainedWeights, TrainingTask
+from ntkgp.posterior.trained.training.trainer import Trainer
 from tests.support import analytic
 from tests.support.cases import by_name
 
@@ -16,16 +16,16 @@ ROLES = ["covariance", "mean", "covariance"]  # in any order
 
 
 def task(dtype: torch.dtype = torch.float64) -> TrainingTask:
-    plan = analytic.plan(by_name("standard parametrisation"), ntkgp.TightCovariance(), 2)
+    plan = analytic.plan(by_name("standard parametrisation"), ntkgp.posterior.TightCovariance(), 2)
     problem, svd = plan.problem, plan.svd
-    targets = torch.cat([plan.targets[:, :1], problem.residual.unsqueeze(1), plan.targets[:, 1:]], dim=1)
+    targets = torch.cat([plan.targets[:, :1], problem.data.residual.unsqueeze(1), plan.targets[:, 1:]], dim=1)
     network = problem.network.to(dtype)
     return TrainingTask(
-        copies=Copies(network, problem.tangent.space, problem.tangent.scales),
-        x=problem.x.to(dtype),
+        copies=Copies(network, problem.operators.tangent.layout, problem.operators.tangent.scales),
+        x=problem.data.x.to(dtype),
         targets=targets.T.unsqueeze(2).to(dtype),
-        weights=problem.loss_weights.to(dtype),
-        beta=problem.beta,
+        weights=problem.data.loss_weights.to(dtype),
+        beta=problem.data.beta,
         metric=Metric(svd.v.to(dtype), svd.s.to(dtype), svd.residuals.to(dtype)),
         amplitude=1.0,
         roles=ROLES,
@@ -109,6 +109,7 @@ def test_reduces_the_loss_of_every_copy():
 
 def test_only_covariance_predictors():
     """Algorithm 2 alone trains no mean."""
-    plan = analytic.plan(by_name("standard parametrisation"), ntkgp.TightCovariance(), 2)
-    predictors = train_predictors(plan.problem, plan.targets, ["covariance"] * 2, plan.svd, ntkgp.Adam(max_steps=3))
+    plan = analytic.plan(by_name("standard parametrisation"), ntkgp.posterior.TightCovariance(), 2)
+    job = TrainingJob(plan.problem, plan.targets, ["covariance"] * 2, plan.svd, ntkgp.Adam(max_steps=3))
+    predictors = job.train()
     assert predictors(by_name("standard parametrisation").query).shape == (9, 2)

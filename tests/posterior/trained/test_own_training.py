@@ -38,7 +38,7 @@ def minimise(module: nn.Module, loss: Callable[[nn.Module], Tensor]) -> nn.Modul
     return network
 
 
-def train(plan: ntkgp.TrainingPlan, module: nn.Module, x: Tensor, prior_var: float = 1.0) -> list[nn.Module]:
+def train(plan: ntkgp.posterior.TrainingPlan, module: nn.Module, x: Tensor, prior_var: float = 1.0) -> list[nn.Module]:
     def loss_on(target: Tensor) -> Callable[[nn.Module], Tensor]:
         def loss(network: nn.Module) -> Tensor:
             fit = (plan.weights * (network(x).view_as(target) - target).square()).sum() / len(x)

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import ntkgp
-from ntkgp.predictors import NetworkPredictors, train_predictors, training_task
-from ntkgp.trained import TrainedPosterior
-from ntkgp.training import Trainer
-from ntkgp.training_task import TrainedWeights
+from ntkgp.posterior.trained.method import TrainedPosterior
+from ntkgp.posterior.trained.training.networks import NetworkPredictors, TrainingJob
+from ntkgp.posterior.trained.training.task import TrainedWeights
+from ntkgp.posterior.trained.training.trainer import Trainer
 from tests.support import analytic
 from tests.support.cases import Case, by_name, every, reference
 from tests.support.oracle import error
@@ -44,15 +44,15 @@ def errors(case: Case, trainer: Trainer) -> tuple[float, float]:
 
 def solved_values(posterior: TrainedPosterior, x: torch.Tensor) -> torch.Tensor:
     """What the trained copies should answer: first the mean's, then the head's, then the tail's."""
-    plan, std = posterior.plan, posterior.plan.problem.noise_std.unsqueeze(1)
-    targets = torch.cat([plan.problem.residual.unsqueeze(1), plan.targets], dim=1)
+    plan, std = posterior.plan, posterior.plan.problem.data.noise_std.unsqueeze(1)
+    targets = torch.cat([plan.problem.data.residual.unsqueeze(1), plan.targets], dim=1)
     return analytic.analytic_predictors(plan.problem, targets / std)(x)
 
 
 def errors_of(case: Case, posterior: TrainedPosterior) -> tuple[float, float]:
     """Relative errors of mean and covariance against the predictors that need no training."""
     plan, values = posterior.plan, solved_values(posterior, case.query)
-    mean = plan.problem.mean_at(case.query) + values[:, 0]
+    mean = plan.problem.answers.mean_at(case.query) + values[:, 0]
     covariance = analytic.prior(plan, case.query) - plan.parts(values[:, 1:]).explained()
     got = posterior.predict(case.query).mean.flatten()
     return error(got, mean), error(posterior.raw_covariance(case.query), covariance)
@@ -105,7 +105,9 @@ def test_a_poor_svd_slows_training_but_does_not_spoil_it():
     """A random sketch for a head: the metric is wrong, the targets are what they are, and M t is found all the same."""
     case = by_name("trigonometric inputs")
     method = ntkgp.TrainedNetworks(
-        rank=4, svd=ntkgp.RandomizedSVD(oversample=0, power=0, tol=None), trainer=ntkgp.AcceleratedGD(tol=1e-3, signal=1e-5)
+        rank=4,
+        svd=ntkgp.linalg.RandomizedSVD(oversample=0, power=0, tol=None),
+        trainer=ntkgp.AcceleratedGD(tol=1e-3, signal=1e-5),
     )
     posterior = case.fit(method, generator=torch.Generator().manual_seed(0))
     assert isinstance(posterior, TrainedPosterior)
@@ -138,12 +140,12 @@ def test_the_certificate_bounds_the_error_in_the_energy_norm():
     """sqrt(eᵀ(JᵀJ + σ²)e) of the weights' error, relative to the energy of the solution, is what accuracy promises."""
     posterior = fitted(CASE, ntkgp.AcceleratedGD(tol=0.05, signal=1e-6))
     problem, trained = posterior.plan.problem, trained_weights(posterior)
-    exact = analytic.analytic_predictors(problem, (problem.residual / problem.noise_std).unsqueeze(1)).weights[:, 0]
+    exact = analytic.analytic_predictors(problem, (problem.data.residual / problem.data.noise_std).unsqueeze(1)).weights[:, 0]
     difference = trained.deltas[0] / trained.scale[0] - exact
-    jacobian = problem.jacobian
+    jacobian = problem.operators.jacobian
 
     def energy(w: torch.Tensor) -> float:
-        return float(jacobian.matmat(w.unsqueeze(1)).square().sum() + problem.noise_scale**2 * w.square().sum())
+        return float(jacobian.matmat(w.unsqueeze(1)).square().sum() + problem.data.noise_scale**2 * w.square().sum())
 
     assert 1e-6 < math.sqrt(energy(difference) / energy(exact)) <= trained.accuracy[0] * 1.05
 
@@ -195,13 +197,13 @@ def test_float32_training():
 )
 @pytest.mark.filterwarnings("ignore:.*networks stopped after 20 steps")
 def test_stacked_training_equals_separate_training(trainer: Trainer):
-    plan = analytic.plan(by_name("two outputs"), ntkgp.TightCovariance(), 3)
-    columns = torch.cat([plan.problem.residual.unsqueeze(1), plan.targets], dim=1)
+    plan = analytic.plan(by_name("two outputs"), ntkgp.posterior.TightCovariance(), 3)
+    columns = torch.cat([plan.problem.data.residual.unsqueeze(1), plan.targets], dim=1)
     roles = ["mean", "covariance", "covariance", "covariance"]
     query = by_name("two outputs").query
-    together = train_predictors(plan.problem, columns, roles, plan.svd, trainer)(query)
+    together = TrainingJob(plan.problem, columns, roles, plan.svd, trainer).train()(query)
     for k, role in enumerate(roles):
-        alone = train_predictors(plan.problem, columns[:, k : k + 1], [role], plan.svd, trainer)(query)
+        alone = TrainingJob(plan.problem, columns[:, k : k + 1], [role], plan.svd, trainer).train()(query)
         assert error(together[:, k : k + 1], alone) <= 1e-8
 
 
@@ -215,7 +217,7 @@ def test_progress_is_shown_on_request_only(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize("trainer", [ntkgp.AcceleratedGD(tol=1e-2), ntkgp.Adam(lr=1e-2, patience=5, max_steps=60)])
 def test_a_training_can_be_stopped_looked_at_and_resumed(trainer: Trainer):
     plan = fitted(CASE, ntkgp.AcceleratedGD(), rank=2).plan
-    task = training_task(plan.problem, plan.targets, ["covariance"] * 2, plan.svd, trainer.dtype)
+    task = TrainingJob(plan.problem, plan.targets, ["covariance"] * 2, plan.svd, trainer).task()
     straight = trainer.train(task)
     steps, seen = trainer.steps(task), []
     while True:
@@ -237,9 +239,8 @@ def test_a_training_can_be_stopped_looked_at_and_resumed(trainer: Trainer):
 
 def test_the_time_between_steps_is_not_the_training_s():
     plan = fitted(CASE, ntkgp.AcceleratedGD(), rank=1).plan
-    steps = ntkgp.AcceleratedGD(tol=1e-9).steps(
-        training_task(plan.problem, plan.targets, ["covariance"], plan.svd, torch.float64)
-    )
+    trainer = ntkgp.AcceleratedGD(tol=1e-9)
+    steps = trainer.steps(TrainingJob(plan.problem, plan.targets, ["covariance"], plan.svd, trainer).task())
     start = time.perf_counter()
     next(steps)
     time.sleep(1.0)

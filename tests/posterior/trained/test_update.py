@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import ntkgp
-from ntkgp.trained import TrainedPosterior
+from ntkgp.posterior.trained.method import TrainedPosterior
 from tests.support.cases import by_name, reference
 from tests.support.helpers import seeded
 from tests.support.oracle import error
@@ -27,8 +27,10 @@ def test_trained_networks_reach_what_a_fresh_fit_reaches(name: str):
     assert bool((truth.variance <= a.upper.flatten() + slack).all())
 
 
-@pytest.mark.parametrize("covariance", [ntkgp.TightCovariance(), ntkgp.PaperCovariance()], ids=["ours", "paper"])
-def test_training_goes_on_from_where_it_was(covariance: ntkgp.TightCovariance | ntkgp.PaperCovariance):
+@pytest.mark.parametrize(
+    "covariance", [ntkgp.posterior.TightCovariance(), ntkgp.posterior.PaperCovariance()], ids=["ours", "paper"]
+)
+def test_training_goes_on_from_where_it_was(covariance: ntkgp.posterior.TightCovariance | ntkgp.posterior.PaperCovariance):
     (x, y), net = grid(33), network()
     method = ntkgp.TrainedNetworks(rank=4, tail=3, trainer=ntkgp.AcceleratedGD(tol=1e-3), covariance=covariance)
     posterior = ntkgp.fit(net, x[:32], y[:32], noise_var=0.1, method=method, generator=seeded())

@@ -51,7 +51,7 @@ def update_with(method: Any) -> Callable[[Given, Path], None]:
     return entry
 
 
-def asked(how: Callable[[ntkgp.Posterior, Given], Any], method: Any) -> Callable[[Given, Path], None]:
+def asked(how: Callable[[ntkgp.posterior.Posterior, Given], Any], method: Any) -> Callable[[Given, Path], None]:
     """A posterior of good data, asked about the given query (with the given noise)."""
 
     def entry(given: Given, folder: Path) -> None:
@@ -65,7 +65,7 @@ def asked(how: Callable[[ntkgp.Posterior, Given], Any], method: Any) -> Callable
     return entry
 
 
-def predicted(posterior: ntkgp.Posterior, given: Given) -> Tensor:
+def predicted(posterior: ntkgp.posterior.Posterior, given: Given) -> Tensor:
     p = posterior.predict(given.query, noise_var=given.noise_var)
     return torch.stack([p.mean, p.total_std])
 
@@ -89,7 +89,7 @@ def table_tuned(given: Given, folder: Path) -> None:
 
 
 def warmed(given: Given, folder: Path) -> None:
-    module = ntkgp.warm_up(given.module(), given.x, given.y, steps=(3,), generator=given.generator)
+    module = ntkgp.warm_up(given.module(), given.x, given.y, steps=(3,), generator=given.generator).module
     judge(ntkgp.fit(module, given.x, given.y, noise_var=0.1), truth(module, replace(given, noise_var=0.1)), EXACT)
 
 
@@ -206,7 +206,7 @@ def close(got: Tensor, expected: Tensor, rtol: float) -> None:
 
 
 def judge(
-    posterior: ntkgp.Posterior, expected: precise.Precise, method: Any, query: Tensor = QUERY, single: bool = False
+    posterior: ntkgp.posterior.Posterior, expected: precise.Precise, method: Any, query: Tensor = QUERY, single: bool = False
 ) -> None:
     """Finite, the mean right, the exact variance inside of the bracket (to rounding), the covariance positive."""
     p = posterior.predict(query)

@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 import ntkgp
-from ntkgp import table_folder, table_model
+from ntkgp.apps.tables import folder as table_folder
+from ntkgp.apps.tables import model as table_model
+from ntkgp.apps.tables.columns import Column
+from ntkgp.apps.tables.model import Options, fit_table
 from ntkgp.cli import app
-from ntkgp.table_files import Column
-from ntkgp.table_model import Options, fit_table
 from tests.support.long_form import recorded
 from tests.support.unchanged import unchanged
 

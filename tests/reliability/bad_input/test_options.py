@@ -38,12 +38,12 @@ OPTIONS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "points of rtol": (lambda: fitted(ntkgp.LowRank(rtol=0.1, points=X[:, :1])), ["x must have shape (M, 2)"]),
     "solver tolerance 0": (lambda: ntkgp.CGLS(tol=0.0), ["tol of CGLS", "positive"]),
     "solver without steps": (lambda: ntkgp.CGLS(max_iterations=0), ["max_iterations must be at least 1"]),
-    "power iteration without steps": (lambda: ntkgp.PowerIteration(max_iterations=0), ["max_iterations"]),
-    "power iteration, tolerance": (lambda: ntkgp.PowerIteration(tol=-1.0), ["tol of PowerIteration"]),
-    "negative oversampling": (lambda: ntkgp.RandomizedSVD(oversample=-1), ["oversample must be at least 0"]),
-    "negative power": (lambda: ntkgp.RandomizedSVD(power=-1), ["power must be at least 0"]),
-    "Lanczos block 0": (lambda: ntkgp.Lanczos(block=0), ["block must be at least 1"]),
-    "Lanczos basis 0": (lambda: ntkgp.Lanczos(max_basis=0), ["max_basis must be at least 1"]),
+    "power iteration without steps": (lambda: ntkgp.linalg.PowerIteration(max_iterations=0), ["max_iterations"]),
+    "power iteration, tolerance": (lambda: ntkgp.linalg.PowerIteration(tol=-1.0), ["tol of PowerIteration"]),
+    "negative oversampling": (lambda: ntkgp.linalg.RandomizedSVD(oversample=-1), ["oversample must be at least 0"]),
+    "negative power": (lambda: ntkgp.linalg.RandomizedSVD(power=-1), ["power must be at least 0"]),
+    "Lanczos block 0": (lambda: ntkgp.linalg.Lanczos(block=0), ["block must be at least 1"]),
+    "Lanczos basis 0": (lambda: ntkgp.linalg.Lanczos(max_basis=0), ["max_basis must be at least 1"]),
     "training without steps": (lambda: ntkgp.AcceleratedGD(max_steps=0), ["max_steps must be at least 1"]),
     "half a step": (lambda: ntkgp.AcceleratedGD(max_steps=0.5), ["max_steps must be a whole number"]),  # pyright: ignore
     "signal 0": (lambda: ntkgp.AcceleratedGD(signal=0.0), ["signal of AcceleratedGD"]),
@@ -60,8 +60,8 @@ OPTIONS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "no parameters": (lambda: fitted(EXACT, parameters=[]), ["parameters names no module"]),
     "parameters as a number": (lambda: fitted(EXACT, parameters=5), ["parameters must be a list"]),
     "level of an interval": (lambda: fitted(EXACT).predict(QUERY).interval(1.5), ["level must lie between 0 and 1"]),
-    "observations of another shape": (lambda: ntkgp.evaluate(fitted(EXACT).predict(QUERY), Y), ["y must have the shape"]),
-    "observations of NaN": (lambda: ntkgp.evaluate(fitted(EXACT).predict(QUERY), QUERY[:, 0] * NAN), ["y holds NaN"]),
+    "observations of another shape": (lambda: ntkgp.diagnostics.evaluate(fitted(EXACT).predict(QUERY), Y), ["y must have the shape"]),
+    "observations of NaN": (lambda: ntkgp.diagnostics.evaluate(fitted(EXACT).predict(QUERY), QUERY[:, 0] * NAN), ["y holds NaN"]),
     "tune in no steps": (lambda: ntkgp.tune(net(), X, Y, steps=0), ["steps must be at least 1"]),
     "tune from nowhere": (lambda: ntkgp.tune(net(), X, Y, starts=0), ["starts must be at least 1"]),
     "tune on no points": (lambda: ntkgp.tune(net(), X, Y, points=0), ["points must be at least 1"]),
@@ -91,7 +91,7 @@ OPTIONS: dict[str, tuple[Callable[[], Any], list[str]]] = {
 }  # fmt: skip
 
 
-def fitted(method: Any, **options: Any) -> ntkgp.Posterior:
+def fitted(method: Any, **options: Any) -> ntkgp.posterior.Posterior:
     return ntkgp.fit(net(), X, Y, **{"noise_var": 0.1, "method": method, **options})
 
 

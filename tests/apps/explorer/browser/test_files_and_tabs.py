@@ -15,9 +15,9 @@ pytest.importorskip("selenium", reason="Selenium is not installed")
 import numpy as np
 import torch
 
-from ntkgp.explorer import your_data
-from ntkgp.explorer.compute import GRID
-from ntkgp.explorer.csv_table import parse
+from ntkgp.apps.explorer.model import your_data
+from ntkgp.apps.explorer.model.compute import GRID
+from ntkgp.apps.explorer.model.csv_table import parse
 from tests.apps.explorer.browser.pages import SMALL, link
 
 

@@ -17,8 +17,8 @@ from selenium.webdriver.common.keys import Keys
 from torch import nn
 
 import ntkgp
-from ntkgp.explorer.compute import GRID, answer
-from ntkgp.explorer.state import State, rounded, start
+from ntkgp.apps.explorer.model.compute import GRID, answer
+from ntkgp.apps.explorer.model.state import State, rounded, start
 from tests.apps.explorer.browser.pages import SMALL, link
 from tests.support import oracle
 
@@ -42,7 +42,7 @@ def referee(state: State) -> oracle.Oracle:
     g = torch.Generator().manual_seed(state.seed)
     softplus = nn.Softplus(beta=state.sharpness)  # pyright: ignore[reportArgumentType]
     net = nn.Sequential(
-        ntkgp.TrigonometricInputs(-4.0, 4.0),
+        ntkgp.networks.TrigonometricInputs(-4.0, 4.0),
         ntkgp.mlp(2, width=state.width, depth=state.depth, activation=softplus, generator=g),
     )
     xy = torch.tensor(state.points, dtype=torch.float64)
