@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ntkgp.apps.commands import evaluate_command, fit_command, predict_command
 from ntkgp.apps.figure1 import figure, toys
-from ntkgp.apps.tables import commands as table_commands
 from ntkgp.posterior.trained.training.accelerated import AcceleratedGD
 from ntkgp.posterior.trained.training.adam import Adam
 from ntkgp.posterior.trained.training.trainer import Trainer
@@ -30,13 +30,13 @@ def main() -> None:
     """Know what your neural network does not know: the NTK Gaussian-process posterior of PyTorch networks."""
 
 
-app.command(no_args_is_help=True)(table_commands.fit)
+app.command(no_args_is_help=True)(fit_command.fit)
 
 
-app.command(no_args_is_help=True)(table_commands.predict)
+app.command(no_args_is_help=True)(predict_command.predict)
 
 
-app.command(no_args_is_help=True)(table_commands.evaluate)
+app.command(no_args_is_help=True)(evaluate_command.evaluate)
 
 
 @app.command()

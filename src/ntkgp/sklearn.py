@@ -1,9 +1,6 @@
 """The scikit-learn estimator. Comes with the extra ``ntkgp[sklearn]``."""
 
-import copy
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,15 +9,15 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor, nn
+from torch import Tensor
 
 from ntkgp._system.check_data import check_noise
 from ntkgp._system.errors import NumericalWarning
+from ntkgp.apps.tables.fitting import NoiseGiven, fit_table, seeded
+from ntkgp.apps.tables.options import TableOptions
 from ntkgp.apps.tables.scaling import Scaling
-from ntkgp.posterior.load import KINDS
-from ntkgp.tuning.recipe import tune_table
+from ntkgp.posterior.interface import Posterior
 from ntkgp.tuning.result import Tuned
-from ntkgp.tuning.tune import tune
 
 Array = NDArray[np.float64]
 
@@ -38,14 +35,17 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         method: as for :func:`ntkgp.fit`; None lets the number of points decide.
         standardize: bring every column of X and y to mean 0 and standard deviation 1 first (a constant one to mean 0).
         width: of the hidden layers of the networks of ``module=None``, 4·width that of the local one; unused with a module.
+            None for 512, or less where there are very many rows.
         steps: evaluations of the marginal likelihood, as for :func:`ntkgp.tune`.
         starts: as for :func:`ntkgp.tune`.
         points: hyper-parameters are tuned on a random subset beyond so many points times targets.
         device: where to compute.
-        random_state: seed of weights, subsets and draws: the same one gives the same numbers.
+        random_state: seed of weights, subsets and draws: the same one gives the same numbers, and a whole number the same model
+            as ``ntkgp fit --seed``.
         verbose: show progress bars.
 
     Attributes:
+        model_: the :class:`~ntkgp.apps.tables.model.TableModel` behind all of the following.
         posterior_: of the standardised targets given standardised inputs.
         tuned_: what :func:`ntkgp.tune` found, in the same units.
         noise_var_: noise variance in the units of y, one per target; None where it was given per point.
@@ -76,14 +76,14 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         noise_var: Any = "tuned",
         method: Any = None,
         standardize: Any = True,
-        width: Any = 512,
+        width: Any = None,
         steps: Any = 100,
         starts: Any = 3,
         points: Any = 2000,
         device: Any = "cpu",
         random_state: Any = None,
         verbose: Any = False,
-    ):  # of any type: scikit-learn wants parameters kept as they come, and judged by fit
+    ):  # of any type: scikit-learn wants parameters stored as they come, and checked by fit
         self.module = module
         self.noise_var = noise_var
         self.method = method
@@ -105,28 +105,53 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
             noise_var: known noise variance of each observation in the units of y, (N,) or (N, C), in place of the parameter.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
-        x, t = torch.tensor(X, device=self.device), torch.tensor(y, dtype=torch.float64, device=self.device)
+        x, t = torch.tensor(X), torch.tensor(y, dtype=torch.float64)
         if not bool((t != t[:1]).any()):
             warnings.warn(
                 f"y is {'a single point' if len(t) == 1 else 'constant'}, which says nothing of noise; expect a std near 0",
                 NumericalWarning, stacklevel=2,
             )  # fmt: skip
-        scaling = Scaling.of if self.standardize else Scaling.none
-        self.inputs_, self.targets_ = scaling(x), scaling(t)
-        known = self._known_noise(noise_var, t)
-        x, t = self.inputs_.apply(x), self.targets_.apply(t)
-        with _seeded(self.random_state, self.device) as generator:
-            self.tuned_ = self._tuned(x, t, known, generator)
-            self.posterior_ = self.tuned_.fit(x, t, method=self.method, generator=generator, progress=bool(self.verbose))
-        square = self.targets_.scale.square()
-        self.log_marginal_likelihood_ = self.tuned_.log_marginal_likelihood - self.tuned_.points * float(square.log().sum()) / 2
-        if noise_var is not None:
-            self.noise_var_ = None
-        else:
-            found = torch.as_tensor(self.tuned_.noise_var if known is None else known, dtype=torch.float64, device=self.device)
-            noise = (found.flatten() * square).cpu().numpy()
-            self.noise_var_ = float(noise[0]) if t.ndim == 1 else noise
+        options = TableOptions(
+            module=self.module, method=self.method, standardize=bool(self.standardize), width=self.width, points=self.points,
+            steps=self.steps, starts=self.starts, seed=_seed(self.random_state), device=self.device,
+            progress=bool(self.verbose),
+        )  # fmt: skip
+        self.model_ = fit_table(x, t, options, self._known_noise(noise_var, t))
         return self
+
+    @property
+    def posterior_(self) -> Posterior:
+        """The posterior of the standardised targets given standardised inputs."""
+        return self.model_.posterior
+
+    @property
+    def tuned_(self) -> Tuned:
+        """What tuning found, in the same units."""
+        assert self.model_.tuned is not None
+        return self.model_.tuned
+
+    @property
+    def noise_var_(self) -> Any:
+        """Noise variance in the units of y, one per target; None where it was given per point."""
+        variances = self.model_.noise_var
+        if variances is None:
+            return None
+        return float(variances) if self.targets_.scale.ndim == 0 else variances[0].numpy()
+
+    @property
+    def log_marginal_likelihood_(self) -> float:
+        """Log p(y), y in its own units, of the points it was tuned on."""
+        return self.model_.fitted["log_marginal_likelihood"]
+
+    @property
+    def inputs_(self) -> Scaling:
+        """Center and scale of the columns of X."""
+        return self.model_.inputs
+
+    @property
+    def targets_(self) -> Scaling:
+        """Center and scale of y."""
+        return self.model_.targets
 
     def predict(
         self,
@@ -151,15 +176,14 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         if return_std and return_cov:
             raise RuntimeError("return_std and return_cov exclude each other; the diagonal of the covariance is the variance")
         x = self._points(X)
-        uncertain = return_std or return_cov
-        noise = self._noise_at(len(x), noise_var) if uncertain and include_noise else None
+        noise = self._noise_at(len(x), noise_var) if (return_std or return_cov) and include_noise else None
         if return_cov:
-            return self._mean(x), self._covariance(x, noise)
+            return self.model_.mean(x).numpy(), self._covariance(x, noise)
         if not return_std:
-            return self._mean(x)
-        p = self.targets_.undo(self.posterior_.predict(x))
+            return self.model_.mean(x).numpy()
+        p = self.model_.predict(x)
         variance = p.variance if noise is None else p.variance + noise.reshape(p.variance.shape)
-        return p.mean.cpu().numpy(), variance.sqrt().cpu().numpy()
+        return p.mean.numpy(), variance.sqrt().numpy()
 
     def sample_y(
         self,
@@ -181,13 +205,12 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         """
         x = self._points(X)
         noise = self._noise_at(len(x), noise_var) if include_noise else None
-        with _seeded(random_state, self.device) as generator:
-            values = self.posterior_.sample(n_samples, generator=generator)(x)
-            values = values * self.targets_.scale + self.targets_.center
+        with seeded(_seed(random_state), self.device) as generator:
+            values = self.model_.values(self.posterior_.sample(n_samples, generator=generator), x)
             if noise is not None:
                 draws = torch.randn(values.shape, generator=generator, dtype=values.dtype)
-                values = values + noise.sqrt().reshape(values.shape[1:]) * draws.to(values.device)
-        return values.movedim(0, -1).cpu().numpy()
+                values = values + noise.sqrt().reshape(values.shape[1:]) * draws
+        return values.movedim(0, -1).numpy()
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -195,90 +218,51 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        # A posterior holds functions and locks, which cannot be pickled; its state, as in files, is tensors and words.
         state = super().__getstate__()
-        if "posterior_" not in state:
-            return state
-        return {**state, "posterior_": (self.posterior_.kind, self.posterior_.state())}
+        return {**state, "model_": self.model_.packed()} if "model_" in state else state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "posterior_" in state:
-            kind, parts = state["posterior_"]
-            state = {**state, "posterior_": KINDS[kind].from_state(parts, state["tuned_"].module, None)}
-        super().__setstate__(state)
+        super().__setstate__({**state, "model_": state["model_"].unpacked()} if "model_" in state else state)
 
-    def _known_noise(self, per_point: Any, y: Tensor) -> Tensor | None:
-        """What is known of the noise, in standardised units."""
-        square, outputs = self.targets_.scale.square(), y.shape[1] if y.ndim == 2 else 1
+    def _known_noise(self, per_point: Any, y: Tensor) -> NoiseGiven:
+        """What is known of the noise, in the units of y."""
+        outputs = y.shape[1] if y.ndim == 2 else 1
         if per_point is not None:
-            given = torch.as_tensor(np.asarray(per_point, dtype=np.float64), device=y.device)
+            given = torch.as_tensor(np.asarray(per_point, dtype=np.float64))
             if given.ndim == 0:
                 raise ValueError("noise_var of fit is one per observation; for a single number, NTKGPRegressor(noise_var=...)")
-            return check_noise(given, (len(y), outputs)) / square
+            return NoiseGiven(known=check_noise(given, (len(y), outputs)))
         if isinstance(self.noise_var, str):
             if self.noise_var != "tuned":
                 raise ValueError(f"noise_var must be 'tuned' or a positive number, got {self.noise_var!r}")
-            return None
-        return check_noise(float(self.noise_var), (1, outputs)).to(y.device) / square
-
-    def _tuned(self, x: Tensor, y: Tensor, known: Tensor | None, generator: torch.Generator) -> Tuned:
-        """Hyper-parameters of the recipe or of the user's network, widened where leaving points out finds them too sure."""
-        # One noise for all targets would mean the same signal-to-noise ratio: each has its own.
-        noise = known if known is not None else "outputs" if y.ndim == 2 else "shared"
-        options = {"noise_var": noise, "points": self.points, "starts": self.starts, "steps": self.steps,
-                   "generator": generator, "progress": bool(self.verbose)}  # fmt: skip
-        if self.module is None:
-            return tune_table(x, y, width=self.width, local_width=4 * self.width, **options)
-        module: Any = copy.deepcopy(self.module)
-        if callable(module) and not isinstance(module, nn.Module):
-            module = module(x.shape[1], y.shape[1] if y.ndim == 2 else 1, generator)
-        if not isinstance(module, nn.Module):
-            raise TypeError(
-                "module must be None, an nn.Module or a function (n_features, n_outputs, generator) -> nn.Module, got "
-                f"{self.module!r}"
-            )
-        return tune(module.to(x), x, y, **options).widened()
+            return NoiseGiven()
+        return NoiseGiven(known=check_noise(float(self.noise_var), (1, outputs)))
 
     def _points(self, X: Any) -> Tensor:
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return self.inputs_.apply(torch.tensor(X, device=self.device))
+        return torch.tensor(validate_data(self, X, dtype=np.float64, reset=False))
 
     def _noise_at(self, count: int, noise_var: Any) -> Tensor:
         """The noise of new observations, (M, C)."""
-        scale = self.targets_.scale
-        if noise_var is None and self.noise_var_ is None:
+        outputs = max(1, self.targets_.scale.numel())
+        if noise_var is not None:
+            return check_noise(torch.as_tensor(np.asarray(noise_var, dtype=np.float64)), (count, outputs))
+        if self.model_.noise_var is None:
             raise ValueError("fit was told the noise of each observation; pass noise_var for these too, or include_noise=False")
-        noise = torch.as_tensor(np.asarray(self.noise_var_ if noise_var is None else noise_var, dtype=np.float64))
-        if noise_var is None:
-            noise = noise.reshape(1, -1)
-        return check_noise(noise, (count, max(1, scale.numel()))).to(scale.device)
-
-    def _mean(self, x: Tensor) -> Array:
-        return (self.targets_.center + self.targets_.scale * self.posterior_.mean(x)).cpu().numpy()
+        return self.model_.noise_var.expand(count, outputs)
 
     def _covariance(self, x: Tensor, noise: Tensor | None) -> Array:
         """One matrix over the points for each target."""
-        scale, count = self.targets_.scale, len(x)
-        joint = self.posterior_.covariance(x).double().reshape(count, -1, count, max(1, scale.numel()))
-        blocks = joint.diagonal(dim1=1, dim2=3) * scale.square()  # (M, M, C)
+        blocks = self.model_.covariance(x)  # (M, M, C)
         if noise is not None:
-            rows = torch.arange(count, device=x.device)
+            rows = torch.arange(len(x))
             blocks[rows, rows] += noise
-        return (blocks.squeeze(2) if scale.ndim == 0 else blocks).cpu().numpy()
+        return (blocks.squeeze(2) if self.targets_.scale.ndim == 0 else blocks).numpy()
 
 
-@contextmanager
-def _seeded(random_state: Any, device: str) -> Iterator[torch.Generator]:
-    """A generator; and torch's own put aside and seeded meanwhile, for layers that can draw their weights from no other.
-
-    Those of the CPU and of this device: to touch a GPU is to start it, in every worker and in none that was forked.
-    """
-    seed = int(check_random_state(random_state).randint(2**31 - 1))
-    gpus = [torch.device(device)] if torch.device(device).type == "cuda" else []
-    with torch.random.fork_rng(devices=gpus):
-        torch.default_generator.manual_seed(seed)
-        for gpu in gpus:
-            with torch.cuda.device(gpu):
-                torch.cuda.manual_seed(seed)
-        yield torch.Generator().manual_seed(seed)
+def _seed(random_state: Any) -> int:
+    """A whole number as it is, so that it gives the same model everywhere; anything else draws one."""
+    if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
+        check_random_state(random_state)  # in its range, or an error
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))

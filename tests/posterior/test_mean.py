@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import ntkgp
-from ntkgp.linalg.head import Head
+from ntkgp.linalg.bracket import Bracket
 from ntkgp.tangent.tangent import Tangent
 from tests.support.cases import CASES, Case, by_name, every, reference
 from tests.support.oracle import error
@@ -48,7 +48,7 @@ def test_it_does_no_work_for_variances(method: str, monkeypatch: pytest.MonkeyPa
         raise AssertionError("not for the mean alone")
 
     monkeypatch.setattr(torch.linalg, "solve_triangular", never)
-    monkeypatch.setattr(Head, "lower", never)
+    monkeypatch.setattr(Bracket, "lower", never)
     if method == "trained":
         monkeypatch.setattr(Tangent, "at", never)
     with pytest.raises(AssertionError, match="not for the mean"):

@@ -192,7 +192,7 @@ def test_a_folder_that_becomes_unwritable(method: str, user: Path, monkeypatch: 
             user.chmod(0o500)
         write(*arguments)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(checkpoint, "write", locking)
+    monkeypatch.setattr(stages, "write", locking)
     with pytest.warns(ntkgp.storage.CheckpointWarning, match="Permission denied"):
         assert torch.equal(values(fitted(method, user)), whole)
     monkeypatch.undo()

@@ -25,7 +25,8 @@ import ntkgp
 from ntkgp.apps.tables import folder as table_folder
 from ntkgp.apps.tables import reading as table_files
 from ntkgp.apps.tables.columns import Column, TableError, encode
-from ntkgp.apps.tables.model import Options, fit_table
+from ntkgp.apps.tables.named import NamedColumns, fit_named
+from ntkgp.apps.tables.options import TableOptions
 from ntkgp.apps.tables.reading import collect, complete, read
 from ntkgp.posterior.prediction import Prediction
 from tests.support.helpers import METHODS
@@ -176,8 +177,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model") / "model"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        columns = [Column.of(TABLE[name]) for name in TABLE.columns[:-1]]
-        table_folder.save(fit_table(TABLE, columns, ["price"], options=Options(width=2, steps=2, starts=1)), folder)
+        columns = NamedColumns(tuple(Column.of(TABLE[name]) for name in TABLE.columns[:-1]), ("price",))
+        table_folder.save(fit_named(TABLE, columns, TableOptions(width=2, steps=2, starts=1)), folder)
     return folder
 
 
@@ -317,7 +318,7 @@ def test_a_description_that_asks_for_the_moon_takes_no_memory():
     from ntkgp.networks.description import rebuild
 
     layer = {"kind": "NTKLinear", "in_features": 10**6, "out_features": 10**6, "bias": True, "gain": 1.0}
-    with pytest.raises(ValueError, match=r"asks for .* weights, and there are 100"):
+    with pytest.raises(ValueError, match=r"asks for .* weights, but the file holds only 100"):
         rebuild({"kind": "Sequential", "parts": {"0": layer}}, 100)
 
 

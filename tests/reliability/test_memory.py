@@ -293,7 +293,7 @@ def test_what_running_out_of_memory_looks_like():
         torch.empty(2**55)
     with pytest.raises(MemoryError):
         by_halves(lambda rows: (_ for _ in ()).throw(MemoryError()), 4)
-    with pytest.raises(torch.OutOfMemoryError, match=r"out of memory; to need less: lower rank"), out_of_memory("lower rank"):
+    with pytest.raises(torch.OutOfMemoryError, match=r"out of memory; to use less: lower rank"), out_of_memory("lower rank"):
         raise MemoryError
     with pytest.raises(ValueError, match="something else"), out_of_memory("lower rank"):
         raise ValueError("something else")

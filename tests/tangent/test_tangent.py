@@ -96,7 +96,7 @@ def test_the_gram_matrix_in_pieces(monkeypatch: pytest.MonkeyPatch):
     tangent = tangent_of(case, torch.float64, factored=True)
     j = _truth(case.name)[0][:, order_of(tangent)]
     monkeypatch.setattr(jacobian_module, "working_bytes", lambda device: 8 * 3 * j.shape[1] * case.outputs * 5)
-    monkeypatch.setattr(jacobian_module, "BLOCK", 7)
+    monkeypatch.setattr(jacobian_module, "GRAM_COLUMNS", 7)
     found = tangent.at(case.x).normal_matrix(weights(len(j)), seen.append)
     assert len(seen) > 1
     assert sum(seen) == len(case.x)

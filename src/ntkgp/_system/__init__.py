@@ -1,5 +1,5 @@
-"""What every room needs and nobody would call mathematics.
+"""Services that every room uses and that contain no mathematics.
 
-Shared types, the library's warnings, checks of what a user passes, progress bars, free memory, locks, resuming. This room imports
-nothing else of the library, and knows neither kernels nor posteriors.
+Shared types, the library's warnings, checks of the user's arguments, progress bars, free memory, locks, resuming. This room
+imports no other room of the library, and knows neither kernels nor posteriors.
 """

@@ -1,4 +1,4 @@
-"""Checks of the user's data. Each error says what was expected, what came, and what to do."""
+"""Checks of the user's data. Each error says what was expected, what was passed, and what to do."""
 
 from numbers import Real
 
@@ -9,7 +9,7 @@ from ntkgp._system.check_options import as_double
 
 
 def check_inputs(x: Tensor, module: nn.Module, name: str = "x") -> None:
-    """Points: a non-empty, finite tensor on the module's device, floating unless the module looks indices up."""
+    """Check the points: a non-empty, finite tensor on the module's device; floating unless the module has embeddings."""
     _check_dense(x, name)
     if x.ndim < 1 or len(x) == 0:
         raise ValueError(f"{name} must hold at least one point along its first axis, got shape {tuple(x.shape)}")
@@ -24,8 +24,8 @@ def check_inputs(x: Tensor, module: nn.Module, name: str = "x") -> None:
 
 
 def check_targets(y: Tensor, x: Tensor, outputs: int) -> None:
-    """Targets: finite, floating, (N,) or (N, C) with the N of x and the C of the network."""
-    _check_goes_with(y, x)
+    """Check the targets: finite, floating, shape (N,) or (N, C) with the N of x and the C of the network."""
+    _check_one_target_per_point(y, x)
     if (y.shape[1] if y.ndim == 2 else 1) != outputs:
         raise ValueError(
             f"the network has {outputs} output(s) but y has shape {tuple(y.shape)}; expected ({len(x)}, {outputs})"
@@ -37,24 +37,24 @@ def check_targets(y: Tensor, x: Tensor, outputs: int) -> None:
 
 
 def check_pair(x: Tensor, y: Tensor, where: str = "") -> None:
-    """Points and targets that go together, as far as can be seen without a network: floating y, as many as points."""
+    """Check points and targets without a network: both dense, y floating, one target per point."""
     _check_dense(x, "x")
     if x.ndim < 1 or len(x) == 0:
         raise ValueError(f"x must hold at least one point along its first axis, got shape {tuple(x.shape)}{where}")
-    _check_goes_with(y, x, where)
+    _check_one_target_per_point(y, x, where)
 
 
-def _check_goes_with(y: Tensor, x: Tensor, where: str = "") -> None:
-    """Targets for these points, of which a rank of a group may have none."""
+def _check_one_target_per_point(y: Tensor, x: Tensor, where: str = "") -> None:
+    """Check that y has one row per point. Both may be empty: a rank of a group may hold no points."""
     _check_dense(y, "y")
     if not y.is_floating_point():
         raise TypeError(f"y must be real floating point, got {y.dtype}{where}; use y.float() or y.double()")
     if y.ndim not in (1, 2) or len(y) != len(x):
-        raise ValueError(f"y must have shape ({len(x)},) or ({len(x)}, C) to go with x, got {tuple(y.shape)}{where}")
+        raise ValueError(f"y must have shape ({len(x)},) or ({len(x)}, C) to match x, got {tuple(y.shape)}{where}")
 
 
 def check_table(x: Tensor, y: Tensor) -> None:
-    """Points as rows of features, (N, D), and targets that go with them."""
+    """Check a table: points as rows of features, (N, D), and one target per point."""
     check_pair(x, y)
     if x.ndim != 2 or not x.is_floating_point():
         raise ValueError(f"x must be a floating tensor of shape (N, D), got {tuple(x.shape)} of {x.dtype}")
@@ -63,49 +63,49 @@ def check_table(x: Tensor, y: Tensor) -> None:
 
 
 def check_sizes(residual: Tensor, noise_std: Tensor) -> None:
-    """Residuals whose squares, in units of the noise, fit the dtype that is computed in."""
+    """Check that the squares of residual / noise_std do not overflow in the dtype of the computation."""
     most = torch.finfo(residual.dtype).max ** 0.5
     if not bool(((noise_std > 0) & torch.isfinite(noise_std)).all()):
         raise ValueError(
-            f"noise_var is outside of what {residual.dtype} can hold, in which is computed; rescale y and noise_var, or use a "
-            "float64 network, or method=ntkgp.Exact()"
+            f"noise_var is too small or too large for {residual.dtype}, the dtype of the computation; rescale y and noise_var, "
+            "or use module.double() or method=ntkgp.Exact()"
         )
     if not bool(((residual / noise_std).abs() < most).all()):
         raise ValueError(
-            f"y (less the prior mean) is as large as {float(residual.abs().max()):.1e} and noise_var as small as "
-            f"{float(noise_std.min()) ** 2:.1e}: squares of y over the noise overflow in {residual.dtype}; rescale y and "
+            f"y minus the prior mean is as large as {float(residual.abs().max()):.1e} and noise_var as small as "
+            f"{float(noise_std.min()) ** 2:.1e}: squares of y / noise_std overflow in {residual.dtype}; rescale y and "
             "noise_var, or raise noise_var"
         )
 
 
 def check_prior(variance: Tensor, noise_std: Tensor, outputs: int) -> None:
-    """Prior variances of all outputs at all points, in whose squares over the noise nothing overflows."""
+    """Check that the prior variances are finite and that the square of their sum over the noise does not overflow."""
     check_finite(variance, outputs, f"the prior variance of the network (in {noise_std.dtype})")
     ratio = float((variance.double() / noise_std.double().square()).sum())
     if not ratio < torch.finfo(noise_std.dtype).max ** 0.5:
         raise ValueError(
-            f"the prior variance is {ratio:.1e} times noise_var, summed over the points, beyond the arithmetic of "
+            f"the prior variance, summed over the points, is {ratio:.1e} times noise_var, which is too large for "
             f"{noise_std.dtype}; lower prior_var, raise noise_var, rescale x or the weights, or compute in float64"
         )
 
 
 def check_finite(values: Tensor, outputs: int, what: str, name: str = "x") -> None:
-    """Rows of values, one for each output at each point; the error says at which point they are not finite."""
+    """Check that values are finite. They have one row per output and point; the error names the worst point."""
     finite = torch.isfinite(values.detach())
     if not bool(finite.all()):
-        row = int((~finite).reshape(len(values), -1).sum(dim=1).argmax()) // outputs  # of a matrix, the one to blame
+        row = int((~finite).reshape(len(values), -1).sum(dim=1).argmax()) // outputs  # the row with the most bad entries
         raise ValueError(
-            f"{what} is not finite at row {row} of {name}: the network or its derivative is NaN or overflows there, or what "
-            f"it is multiplied with does; rescale {name} (and y), or leave the row out"
+            f"{what} is not finite at row {row} of {name}: the network, its derivative or a product with them is NaN or "
+            f"overflows there; rescale {name} (and y), or remove the row"
         )
 
 
 def check_scalable(values: Tensor, scale: Tensor) -> None:
-    """Columns whose squares do not overflow, so that they have a standard deviation."""
+    """Check that the squares of each column do not overflow, so that its standard deviation is finite."""
     if not bool(torch.isfinite(scale).all()):
         column = int((~torch.isfinite(scale.reshape(-1))).nonzero()[0])
         most = float(values.reshape(len(values), -1)[:, column].abs().max())
-        raise ValueError(f"column {column} holds values of up to {most:.1e}, whose squares overflow; rescale it")
+        raise ValueError(f"column {column} holds values as large as {most:.1e}, and their squares overflow; rescale the column")
 
 
 def _check_dense(t: Tensor, name: str) -> None:
@@ -116,10 +116,10 @@ def _check_dense(t: Tensor, name: str) -> None:
 
 
 def check_noise(noise_var: float | Tensor, shape: tuple[int, ...], name: str = "noise_var") -> Tensor:
-    """The noise variance as (N, C) in float64: given as a number, per point (N,), output (1, C), or both (N, C)."""
+    """Return the noise variance as (N, C) in float64, from a number or a tensor of shape (N,), (1, C) or (N, C)."""
     if isinstance(noise_var, bool) or not isinstance(noise_var, Real | Tensor):
         raise TypeError(f"{name} must be a number or a torch.Tensor, got {type(noise_var).__name__}")
-    # A Python number is a double, whatever torch's default dtype; one that is too large for it is infinite.
+    # A Python number becomes float64, whatever torch's default dtype; one too large for float64 becomes infinity.
     noise = noise_var.detach() if isinstance(noise_var, Tensor) else torch.tensor(as_double(noise_var), dtype=torch.float64)
     _check_dense(noise, name)
     if noise.is_complex() or noise.dtype == torch.bool:

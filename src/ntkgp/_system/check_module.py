@@ -1,4 +1,4 @@
-"""Checks of the user's module and of what names its parameters. Each error says what was expected, what came, and what to do."""
+"""Checks of the user's module and parameter names. Each error says what was expected, what was passed, and what to do."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +13,7 @@ from ntkgp._system.check_options import as_double
 
 
 def check_module(module: nn.Module) -> None:
-    """A module with real, trainable parameters of one dtype and device, and nothing random or batch-dependent switched on."""
+    """Check the module: real, trainable parameters of one dtype and device; no dropout or batch norm in training mode."""
     if not isinstance(module, nn.Module):
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -47,10 +47,10 @@ def check_module(module: nn.Module) -> None:
 
 
 def check_outputs(call: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> int:
-    """The number of outputs C of a network that is a deterministic function of each point by itself.
+    """Return the number of outputs C; check that the network is a deterministic function of each point separately.
 
-    Calls the network on the first points: twice alike, then with another neighbour. `module` is the copy that `call` runs;
-    its buffers must not change.
+    Calls the network twice on the first points, then on the first point beside two different neighbours. `module` is the
+    copy that `call` runs; its buffers must not change.
     """
     points = x[: min(len(x), 4)].detach().clone()
     buffers = {name: b.clone() for name, b in module.named_buffers()}
@@ -86,7 +86,7 @@ def check_outputs(call: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor
 
 
 def prior_scales(prior_var: float | Mapping[str, float], names: list[str]) -> dict[str, float]:
-    """The prior standard deviation of each parameter from one variance, or from a mapping of module names to variances."""
+    """Return the prior standard deviation of each parameter, from one variance or from {module name: variance}."""
     if prior_var is None:
         raise TypeError("prior_var must be a number or a mapping from module names to numbers, got None")
     if not isinstance(prior_var, Mapping):
@@ -95,7 +95,9 @@ def prior_scales(prior_var: float | Mapping[str, float], names: list[str]) -> di
     for name in names:
         owners = [key for key in prior_var if key == "" or name == key or name.startswith(key + ".")]
         if not owners:
-            raise ValueError(f"prior_var names no module that owns parameter {name!r}; got keys {sorted(prior_var)}")
+            raise ValueError(
+                f"prior_var names no module that owns parameter {name!r}; add one to its keys, got {sorted(prior_var)}"
+            )
         key = max(owners, key=len)
         scales[name] = _positive_root(prior_var[key], f"prior_var[{key!r}]")
     unused = [key for key in prior_var if not any(key == "" or n == key or n.startswith(key + ".") for n in names)]
@@ -105,7 +107,7 @@ def prior_scales(prior_var: float | Mapping[str, float], names: list[str]) -> di
 
 
 def chosen_parameters(module: nn.Module, paths: Iterable[str]) -> set[str]:
-    """Names of the trainable parameters inside the modules (or of the parameters) named by `paths`."""
+    """Return the names of the trainable parameters that `paths` names, directly or by the module that owns them."""
     if isinstance(paths, str) or not isinstance(paths, Iterable):
         raise TypeError(f"parameters must be a list of module names, got {paths!r}; use [{paths!r}]")
     names = [name for name, p in module.named_parameters() if p.requires_grad]

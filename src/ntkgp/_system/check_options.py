@@ -8,14 +8,14 @@ from torch import Tensor
 
 
 def check_generator(generator: torch.Generator | None) -> None:
-    """A generator or None."""
+    """Check that this is a generator or None."""
     if generator is not None and not isinstance(generator, torch.Generator):
         kind = type(generator).__name__
         raise TypeError(f"generator must be a torch.Generator or None, got {kind}; use torch.Generator().manual_seed(seed)")
 
 
 def check_count(value: int, name: str, least: int) -> None:
-    """A whole number of at least `least`."""
+    """Check that this is a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be a whole number, got {value!r}")
     if value < least:
@@ -23,7 +23,7 @@ def check_count(value: int, name: str, least: int) -> None:
 
 
 def check_positive(owner: str, **options: float | None) -> None:
-    """Options that must be positive and finite where they are given."""
+    """Check that each option is None or positive and finite; `owner` is the class named in the error."""
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, Real | None):
             raise TypeError(f"{name} of {owner} must be a number, got {value!r}")
@@ -32,14 +32,15 @@ def check_positive(owner: str, **options: float | None) -> None:
 
 
 def check_rank(rank: int, rows: int, parameters: int) -> None:
-    """1 ≤ rank ≤ min(N·C, P)."""
+    """Check 1 ≤ rank ≤ min(N·C, P)."""
     check_count(rank, "rank", 1)
     if rank > min(rows, parameters):
         raise ValueError(f"rank must be at most min(N·C, P) = min({rows}, {parameters}), got {rank}; lower it")
 
 
 def as_double(number: float | Tensor) -> float:
+    """Convert a number to float64; one that is too large becomes infinity."""
     try:
         return float(number)
-    except OverflowError:  # a whole number with more digits than a double has room for
+    except OverflowError:  # a Python integer above the largest float64
         return math.inf if number > 0 else -math.inf

@@ -2,7 +2,7 @@
 
 
 class NumericalWarning(UserWarning):
-    """Arithmetic could not deliver what was asked for; the message says how far the answer may be off.
+    """The answer is less accurate than requested; the message says how far it may be off.
 
     Example:
         >>> import warnings
@@ -11,7 +11,7 @@ class NumericalWarning(UserWarning):
 
 
 class GroupError(RuntimeError):
-    """A fit over several processes has stopped on all of them: the message says on which rank, and why.
+    """A fit over several processes has stopped on all ranks; the message says which rank failed, and why.
 
     Example:
         >>> raise GroupError("rank 2 stopped: ValueError: y holds NaN")
@@ -22,9 +22,9 @@ class GroupError(RuntimeError):
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be written; the one before is whole, and the fit goes on.
+    """A checkpoint could not be written; the previous one is intact, and the fit continues.
 
     Example:
         >>> import warnings
-        >>> warnings.simplefilter("error", CheckpointWarning)  # rather stop than go on without
+        >>> warnings.simplefilter("error", CheckpointWarning)  # stop the fit rather than continue without checkpoints
     """

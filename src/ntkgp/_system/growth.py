@@ -1,15 +1,15 @@
-"""Memory that is shared by a tensor and its longer successors."""
+"""Memory that a tensor shares with longer versions of itself."""
 
 
 class Room:
-    """Who may write where in memory of `size` rows, of which everyone reads only the rows that were there for him.
+    """Decides who may append to a shared buffer of `size` rows. A holder of n rows reads only the first n.
 
-    Whoever holds the first n rows may write after them, but only one of those who hold n: a second successor of the same
-    tensor is a branch, and must copy. So no row is ever written twice, and readers need not know of each other.
+    Among the holders of the first n rows, only the first to ask may append to the buffer; any other starts a branch and must
+    copy. So no row is ever written twice, and the holders need no other coordination.
 
     Example:
         >>> room = Room(4)
-        >>> room.claim(2, 1), room.claim(2, 1), room.claim(3, 1), room.claim(4, 1)  # first, a branch, its successor, full
+        >>> room.claim(2, 1), room.claim(2, 1), room.claim(3, 1), room.claim(4, 1)  # granted, a branch, granted, full
         (True, False, True, False)
     """
 
@@ -18,11 +18,12 @@ class Room:
         self._claims: dict[int, object] = {}
 
     def claim(self, start: int, count: int) -> bool:
-        """Whether the holder of the first `start` rows may write `count` more."""
+        """Return whether the holder of the first `start` rows may append `count` rows."""
         mine = object()
-        return start + count <= self.size and self._claims.setdefault(start, mine) is mine  # atomic: threads may race for it
+        # setdefault is atomic: when two threads ask at once, only one gets the claim.
+        return start + count <= self.size and self._claims.setdefault(start, mine) is mine
 
 
 def roomier(rows: int) -> int:
-    """How many rows to make room for when `rows` are needed: doubling makes the copies few."""
+    """Return the number of rows to allocate when `rows` are needed; doubling makes copies rare."""
     return max(16, 2 * rows)

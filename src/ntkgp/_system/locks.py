@@ -1,22 +1,22 @@
-"""Locks that a fork waits for.
+"""Locks that are safe to fork.
 
-A child process is a copy of the moment of the fork with a single thread. What another thread was in the middle of, it would
-be in the middle of for ever: a lock nobody opens, a network whose tensors are swapped for others. So a fork takes all of these
-locks first, as the ``logging`` module does with its own, and both processes open them again.
+A forked child has only the thread that called fork. If another thread was inside a critical section, the child would inherit
+a lock that nobody releases, or a network with swapped tensors. So a fork first acquires all of these locks, as the ``logging``
+module does with its locks, and both processes release them afterwards.
 """
 
 import os
 import threading
 import weakref
 
-WAIT = 10.0  # seconds, after which a fork goes on all the same: waiting for ever would be no better
-# By their ids; changed and listed by single operations, which threads may race for.
+FORK_TIMEOUT = 10.0  # seconds to wait for each lock; then fork without it rather than hang
+# All locks by id. Every access is one atomic operation, so threads can share the dictionary.
 _locks: dict[int, "weakref.ref[ForkLock]"] = {}
-_taken: list["ForkLock"] = []
+_acquired: list["ForkLock"] = []
 
 
 class ForkLock:
-    """A re-entrant lock; locks of a lower `order` are taken first.
+    """A re-entrant lock; a fork acquires locks of lower `order` first.
 
     Example:
         >>> lock = ForkLock(order=1)
@@ -35,17 +35,19 @@ class ForkLock:
         self.lock.release()
 
 
-def _before() -> None:
+def _acquire_all() -> None:
+    """Acquire every lock before a fork."""
     alive = [lock for reference in list(_locks.values()) if (lock := reference()) is not None]
     for lock in sorted(alive, key=lambda lock: lock.order):
-        if lock.lock.acquire(timeout=WAIT):
-            _taken.append(lock)
+        if lock.lock.acquire(timeout=FORK_TIMEOUT):
+            _acquired.append(lock)
 
 
-def _after() -> None:
-    while _taken:
-        _taken.pop().lock.release()
+def _release_all() -> None:
+    """Release every lock after a fork, in the parent and in the child."""
+    while _acquired:
+        _acquired.pop().lock.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)
+    os.register_at_fork(before=_acquire_all, after_in_parent=_release_all, after_in_child=_release_all)

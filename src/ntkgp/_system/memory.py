@@ -1,4 +1,4 @@
-"""How much memory is free, which decides whether factors are kept; and what to do when it runs out all the same."""
+"""Free memory, which decides whether factors are stored; and recovery when memory runs out."""
 
 import contextlib
 import os
@@ -10,14 +10,14 @@ from typing import TypeVar
 import torch
 
 T = TypeVar("T")
-FULL = ("allocate memory", "bad_alloc", "STATUS_ALLOC_FAILED", "CUDA error: out of memory")  # said by plain RuntimeErrors
+# Texts of the plain RuntimeErrors that report a failed allocation.
+OUT_OF_MEMORY_TEXTS = ("allocate memory", "bad_alloc", "STATUS_ALLOC_FAILED", "CUDA error: out of memory")
 
 
 def free_bytes(device: torch.device) -> int:
-    """Free memory of the device, in bytes; on a CPU what the system can give without swapping, and this process may take.
+    """Return the free memory of the device in bytes; on a CPU, what this process can allocate without swapping.
 
-    Of what the system has, each of torchrun's ranks on it gets its share; of a GPU what its `per_process_memory_fraction`
-    leaves.
+    Ranks that torchrun starts on one machine share its memory equally. On a GPU `per_process_memory_fraction` is respected.
     """
     if device.type == "cuda":
         taken, (free, total) = torch.cuda.memory_allocated(device), torch.cuda.mem_get_info(device)
@@ -27,28 +27,29 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _system() -> int:
+    """Return the available memory of the machine in bytes, divided by the number of local ranks."""
     try:
         with open("/proc/meminfo") as lines:
             free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):  # not Linux: half of what is installed
+    except (OSError, StopIteration):  # not Linux: half of the installed memory
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     return free // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def _group() -> int:
-    """What is left to the control group of the process: containers and batch systems allow less than the machine has."""
+    """Return the bytes left in the process's control group; containers and batch systems set such limits."""
     left = 2**63
     for limit, usage, files in _group_files():
-        with contextlib.suppress(OSError, ValueError):  # "max" is no number
+        with contextlib.suppress(OSError, ValueError):  # "max" (no limit) is not a number
             stat = dict(line.split() for line in files.read_text().splitlines())
-            cached = int(stat.get("inactive_file", stat.get("total_inactive_file", 0)))  # given up when asked for
+            cached = int(stat.get("inactive_file", stat.get("total_inactive_file", 0)))  # the kernel frees this on demand
             left = min(left, int(limit.read_text()) - int(usage.read_text()) + cached)
     return left
 
 
 @cache
 def _group_files() -> list[tuple[Path, Path, Path]]:
-    """The limit, usage and statistics of the control groups the process is in, of version 2 and of version 1."""
+    """Return the files (limit, usage, statistics) of the process's control groups, version 2 and version 1."""
     try:
         lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     except OSError:
@@ -61,7 +62,7 @@ def _group_files() -> list[tuple[Path, Path, Path]]:
         root = Path("/sys/fs/cgroup") if version_2 else Path("/sys/fs/cgroup/memory")
         names = ("memory.max", "memory.current") if version_2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         own = root / path.lstrip("/")
-        # A container may see the files of its root only.
+        # A container may see only the files of its root group.
         for folder in (own, *(parent for parent in own.parents if parent.is_relative_to(root))):
             if (folder / names[0]).is_file():
                 found.append((folder / names[0], folder / names[1], folder / "memory.stat"))
@@ -69,7 +70,7 @@ def _group_files() -> list[tuple[Path, Path, Path]]:
 
 
 def _process() -> int:
-    """What ``ulimit -v`` and ``-d`` leave."""
+    """Return the bytes left under ``ulimit -v`` and ``ulimit -d``."""
     try:
         import resource
 
@@ -82,19 +83,19 @@ def _process() -> int:
 
 
 def rows_per_chunk(bytes_per_row: float, budget: float = 64 * 2**20) -> int:
-    """How many rows fit a working set of `budget` bytes; at least one."""
+    """Return how many rows fit a working set of `budget` bytes; at least one."""
     return max(1, int(budget // max(bytes_per_row, 1.0)))
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error says that there is no memory left; CPUs, and the libraries of a GPU, say it by a plain RuntimeError."""
+    """Return whether an error means out of memory; CPUs and some GPU libraries raise a plain RuntimeError."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in FULL)
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY_TEXTS)
 
 
 def by_halves(work: Callable[[slice], T], count: int) -> list[T]:
-    """`work` on `count` rows at once; where memory runs out on half as many at a time, down to one.
+    """Call `work` on all `count` rows at once; each time memory runs out, halve the rows per call, down to one.
 
     Example:
         >>> def three_at_most(rows: slice) -> int:
@@ -120,11 +121,11 @@ def by_halves(work: Callable[[slice], T], count: int) -> list[T]:
 
 @contextlib.contextmanager
 def out_of_memory(advice: str) -> Iterator[None]:
-    """Says what to do when memory has run out for good: one kind of error, on every device."""
+    """Turn any out-of-memory error of the block into one type on every device, with advice on how to use less."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not ran_out(error) or "; to need less: " in str(error):
+        if not ran_out(error) or "; to use less: " in str(error):
             raise
         first = (str(error) or "out of memory").splitlines()[0]
-        raise torch.OutOfMemoryError(f"{first}; to need less: {advice}") from error
+        raise torch.OutOfMemoryError(f"{first}; to use less: {advice}") from error

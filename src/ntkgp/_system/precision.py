@@ -1,4 +1,4 @@
-"""Float32 products on a GPU's tensor cores (TF32), where that is enough; never while a network is looked at."""
+"""Float32 products on a GPU's tensor cores (TF32) where that is accurate enough; never while factors are recorded."""
 
 import threading
 from collections.abc import Iterator
@@ -8,19 +8,20 @@ import torch
 
 
 class _Switch:
-    """torch's switch is the process's: on while somebody steers and nobody records, else as the user has it."""
+    """torch's process-wide TF32 switch: on while a thread steers a subspace and none records, else the user's setting."""
 
     def __init__(self):
         self.lock, self.steering, self.recording = threading.Lock(), 0, 0
-        self.before: str | None = None  # the user's setting, while it is changed
+        self.before: str | None = None  # the user's setting, while TF32 is on
 
     def count(self, steering: int = 0, recording: int = 0) -> None:
+        """Change the number of threads that steer or record, and set the switch accordingly."""
         with self.lock:
             self.steering, self.recording = self.steering + steering, self.recording + recording
             if self.steering and not self.recording and self.before is None:
                 try:
                     self.before = torch.get_float32_matmul_precision()
-                except RuntimeError:  # set by torch's newer switches, with which this one must not be mixed: left as it is
+                except RuntimeError:  # the user set torch's newer switch, which excludes this one: change nothing
                     return
                 torch.set_float32_matmul_precision("high")
             elif self.before is not None and (self.recording or not self.steering):
@@ -33,7 +34,7 @@ _switch = _Switch()
 
 @contextmanager
 def tensor_cores(device: torch.device) -> Iterator[None]:
-    """Products of float32 on a GPU in TF32: enough to steer a subspace, not to certify it. Nothing changes on a CPU.
+    """Compute float32 products on a GPU in TF32: enough to steer a subspace, not to certify it. No effect on a CPU.
 
     Example:
         >>> import torch
@@ -53,7 +54,7 @@ def tensor_cores(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """What the user has set, also while another thread, or this one, steers: the Jacobian is the same for all."""
+    """Restore the user's precision, even while a thread is inside :func:`tensor_cores`: the Jacobian never depends on it."""
     _switch.count(recording=1)
     try:
         yield

@@ -1,7 +1,7 @@
-"""Progress bars, and nothing at all where none is wanted.
+"""Progress bars, or a stand-in that does nothing.
 
-A ``tqdm(disable=True)`` would do, but for what it does all the same: it starts a thread, and takes a lock that is shared with
-forked processes, which one of them that is killed may never give back.
+``tqdm(disable=True)`` is not enough: it still starts a thread and takes a lock shared with forked processes, and a forked
+process that is killed may never release that lock.
 """
 
 from typing import Any
@@ -10,19 +10,19 @@ from tqdm.auto import tqdm
 
 
 class NoBar:
-    """What is told to a bar that nobody looks at."""
+    """Stands in for a ``tqdm`` bar that is not shown."""
 
     n: float = 0
 
     def update(self, n: float = 1) -> None:
-        """So much is done."""
+        """Count n more steps."""
         self.n += n
 
     def set_postfix(self, *_: Any, **__: Any) -> None:
-        """Words behind the bar."""
+        """Ignore the text after the bar."""
 
     def close(self) -> None:
-        """The end."""
+        """Do nothing."""
 
     def __enter__(self) -> "NoBar":
         return self
@@ -35,7 +35,7 @@ Bar = tqdm | NoBar
 
 
 def progress_bar(show: bool, **options: Any) -> Bar:
-    """A bar of ``tqdm(**options)``, if it is to be shown.
+    """Return ``tqdm(**options)`` if the bar is to be shown, else a stand-in.
 
     Example:
         >>> with progress_bar(False, total=3) as bar:

@@ -1,4 +1,4 @@
-"""Where a long computation leaves its state, so that it can go on from there. It need not know whether that is a file."""
+"""Where a long computation saves its state so that it can resume. The computation need not know whether that is a file."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -7,26 +7,26 @@ from torch import Tensor
 
 
 class Bookmark(ABC):
-    """The state of one computation: tensors by name."""
+    """Saves and loads the state of one computation: tensors by name."""
 
     @abstractmethod
     def load(self) -> dict[str, Tensor] | None:
-        """What was left, or None at the beginning."""
+        """Return the saved state, or None if there is none."""
 
     @abstractmethod
     def save(self, state: Callable[[], dict[str, Tensor]]) -> None:
-        """Called after every step; the state is only asked for when it is time to keep it."""
+        """Save the state if a save is due; call this after every step, `state` runs only when needed."""
 
 
 class Nowhere(Bookmark):
-    """Nothing is kept."""
+    """Saves nothing."""
 
     def load(self) -> dict[str, Tensor] | None:
-        """Always the beginning."""
+        """Return None."""
         return None
 
     def save(self, state: Callable[[], dict[str, Tensor]]) -> None:
-        """Not kept."""
+        """Do nothing."""
 
 
 NOWHERE = Nowhere()

@@ -1,7 +1,7 @@
-"""Matrices and products with them.
+"""Linear algebra by matrix products.
 
-Operators, partial SVDs, conjugate gradients, Cholesky factors, the head and its bracket. Nothing here knows networks: everything
-can be tried on a small matrix.
+Operators, partial SVDs, conjugate gradients, Cholesky factors, the head and its bracket. Nothing here knows networks, so
+everything can be tested on a small matrix.
 """
 
 from ntkgp.linalg.cgls import CGLS

@@ -1,4 +1,4 @@
-"""The certified lower bound on variances that a known part of the spectrum gives.
+"""The certified lower bound on variances from a known part of the spectrum.
 
 With orthonormal V (P×K), VᵀGV = diag(λ), the coupling b = ‖GV − Vλ‖, a bound μ on the norm of G outside V and any η > 0,
 ``G ⪯ diag(λ + η, μ + b²/η)`` in the basis (V, V⊥). Inversion turns the order around: the posterior variance at x′ is at least
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Bracket:
-    """What is known of the spectrum of G, in units of the noise.
+    """The known part of the spectrum of G, in units of the noise.
 
     Example:
         >>> import torch
@@ -28,7 +28,7 @@ class Bracket:
 
     @property
     def slack(self) -> float:
-        """How loose the lower bound is, in units of the noise: directions left out, and those not converged."""
+        """How loose the lower bound is, in units of the noise: from directions outside the head, and not converged ones."""
         return self.coupling + self.tail
 
     def lower(self, features: Float[Tensor, "M K"], prior: Float[Tensor, "M"]) -> Float[Tensor, "M"]:

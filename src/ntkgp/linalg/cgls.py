@@ -1,7 +1,7 @@
 """Ridge regression min ‖AΔ − t‖² + ‖Δ‖² in weight space: conjugate gradients on (AᵀA + I)Δ = Aᵀt, many t at once.
 
-On (AAᵀ + I)α = t the same method wanders when λ₁ is 10⁹; here the error falls monotonically in the energy norm. Written here
-because SciPy's ``lsmr`` takes one right-hand side and leaves the GPU.
+On (AAᵀ + I)α = t the same method stalls when λ₁ is 10⁹; here the error falls monotonically in the energy norm. SciPy's
+``lsmr`` is no alternative: it takes one right-hand side and runs on the CPU only.
 """
 
 import warnings
@@ -20,20 +20,21 @@ from ntkgp._system.resume import NOWHERE, Bookmark
 from ntkgp.linalg.space import WHOLE, Space
 
 Product = Callable[[Tensor], Tensor]
-RELATIVE, OFF = 1e-6, 0.05  # of the residual at the start, and in posterior standard deviations
-FINEST = 1e-10  # of that residual: more digits are not in the data
+DEFAULT_TOL = 1e-6  # relative to the preconditioned residual of Δ = 0
+SMALLEST_TOL = 1e-10  # relative to the same residual: the data has no more digits
+MEAN_ERROR = 0.05  # largest acceptable error of the mean, in posterior standard deviations
 
 
 @dataclass(frozen=True)
 class NormalSystem:
-    """The system (G + I)Δ = c, by its products.
+    """The system (G + I)Δ = c, given by products.
 
     Attributes:
         product: v ↦ G v.
         precondition: r ↦ about (G + I)⁻¹ r.
-        rough: a cheaper, less precise v ↦ G v. Steps are then made with it, three digits at a time, and every residual that
-            decides anything is computed afresh with `product` (iterative refinement).
-        space: the inner product of columns that are spread over processes.
+        rough: a cheaper, less precise v ↦ G v. If given, the steps use it for three digits at a time; residuals that decide
+            on convergence are recomputed with `product` (iterative refinement).
+        space: inner products of the columns, which may be split over processes.
     """
 
     product: Product
@@ -44,12 +45,12 @@ class NormalSystem:
 
 @dataclass(frozen=True)
 class Solution:
-    """Solutions of (G + I)Δ = c, column by column, and what was reached."""
+    """Solutions of (G + I)Δ = c, one per column, and their accuracy."""
 
     x: Float[Tensor, "P S"]
     iterations: int
-    accuracy: float  # the worst column's preconditioned residual, relative to that of Δ = 0
-    gradient_ratio: float  # the worst column's gradient norm, relative to that at the start of the iteration
+    accuracy: float  # the worst column's preconditioned residual, relative to its value at Δ = 0
+    gradient_ratio: float  # the worst column's gradient norm, relative to its value at the start of the iteration
     converged: bool
 
 
@@ -57,12 +58,12 @@ class Solution:
 class CGLS:
     """Conjugate gradients for least squares, preconditioned by the head and started from its closed form.
 
-    Cost: one product with G a step, all right-hand sides together; memory 5·P·S numbers.
+    Cost: one product with G per step, for all right-hand sides at once; memory 5·P·S numbers.
 
     Args:
-        tol: stop when each preconditioned residual is below tol times that of Δ = 0, checked by a residual computed afresh.
-            None for 1e-6, or less where that could move the mean by 0.05 posterior standard deviations, with very little noise.
-        max_iterations: stop anyway; a warning says what was reached.
+        tol: stop when each preconditioned residual is below tol times its value at Δ = 0, checked with a recomputed residual.
+            None takes 1e-6, or less if 1e-6 could move the mean by 0.05 posterior standard deviations (very little noise).
+        max_iterations: stop after this many steps, with a warning that reports the accuracy.
 
     Example:
         >>> import torch
@@ -93,9 +94,9 @@ class CGLS:
         Args:
             system: the products with G and with the preconditioner.
             c: right-hand sides.
-            start: a guess, such as the solution of a similar problem; None takes the preconditioner's.
+            start: initial guess, such as the solution of a similar problem; None takes the preconditioner applied to c.
             progress: show a progress bar.
-            bookmark: where the state of the iteration is saved, and resumed from.
+            bookmark: saves the state of the iteration, and resumes from a saved one.
         """
         product, precondition, space = system.product, system.precondition, system.space
         step_product, digits = (product, 0.0) if system.rough is None else (system.rough, 1e-3)
@@ -114,7 +115,7 @@ class CGLS:
         )
         while True:
             if saved is None:
-                r = c - product(x) - x  # afresh: what conjugate gradients carry along drifts
+                r = c - product(x) - x  # recomputed: the residual that the steps update drifts
                 z = precondition(r)
                 rz = space.dots(r, z).clamp_min(0)
                 norm = space.norms(r)
@@ -124,7 +125,7 @@ class CGLS:
                     break
                 if not bool(torch.isfinite(rz).all()):
                     raise ValueError(
-                        "a residual of the solver is not finite; rescale x, y or noise_var, which overflow in a product"
+                        "a residual of the solver is not finite because a product overflows; rescale x, y or noise_var"
                     )
                 target = torch.maximum(goal / 2, digits * rz.sqrt())
                 p = z.clone()
@@ -138,7 +139,8 @@ class CGLS:
                 new = space.dots(r, z).clamp_min(0)
                 p = z + _quotient(new, rz) * p
                 rz, iterations = new, iterations + 1
-                bookmark.save(partial(_state, x, r, p, scale, rz, target, first, iterations))
+                tensors = {"x": x, "r": r, "p": p, "scale": scale, "rz": rz, "target": target, "first": first}
+                bookmark.save(partial(_state, tensors, iterations))
                 bar.update()
                 if progress:
                     bar.set_postfix(error=f"{float((rz.sqrt() / scale).max()):.1e}")
@@ -149,7 +151,7 @@ class CGLS:
             asked = float((goal / scale).min())
             warnings.warn(
                 f"the solver reached a relative accuracy of {accuracy:.1e} after {iterations} iterations, not {asked:.1e}; "
-                "raise max_iterations, or the rank, which preconditions it",
+                "raise max_iterations, or raise the rank for a better preconditioner",
                 NumericalWarning,
                 stacklevel=2,
             )
@@ -157,24 +159,21 @@ class CGLS:
         return Solution(x, iterations, accuracy, ratio, converged)
 
     def _goal(self, scale: Float[Tensor, "S"]) -> Float[Tensor, "S"]:
-        """The preconditioned residual of each column to stop at.
+        """The preconditioned residual at which each column stops.
 
-        It is the energy norm of the error, as far as the preconditioner is right, which bounds what the mean is off by at any
-        point, in standard deviations of the posterior there.
+        With an exact preconditioner it is the energy norm of the error, which bounds the error of the mean at any point, in
+        posterior standard deviations at that point.
         """
         if self.tol is not None:
             return self.tol * scale
-        return torch.minimum(RELATIVE * scale, (FINEST * scale).clamp_min(OFF))
+        return torch.minimum(DEFAULT_TOL * scale, (SMALLEST_TOL * scale).clamp_min(MEAN_ERROR))
 
 
-def _state(
-    x: Tensor, r: Tensor, p: Tensor, scale: Tensor, rz: Tensor, target: Tensor, first: Tensor, iterations: int
-) -> dict[str, Tensor]:
-    """What the iteration goes on from."""
-    return {"x": x, "r": r, "p": p, "scale": scale, "rz": rz, "target": target, "first": first,
-            "iterations": torch.tensor(iterations)}  # fmt: skip
+def _state(tensors: dict[str, Tensor], iterations: int) -> dict[str, Tensor]:
+    """The state from which the iteration resumes."""
+    return {**tensors, "iterations": torch.tensor(iterations)}
 
 
 def _quotient(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """The quotient, 0 where a column has converged to the last bit."""
+    """The quotient; 0 for columns that have converged to the last bit."""
     return torch.where(denominator > 0, numerator / denominator.clamp_min(1e-300), 0.0)

@@ -1,4 +1,4 @@
-"""Cholesky factorisation that never adds jitter in silence."""
+"""Cholesky factorisation that never adds jitter without a warning."""
 
 import warnings
 
@@ -10,11 +10,11 @@ from ntkgp._system.errors import NumericalWarning
 
 
 def cholesky(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
-    """The lower factor of I + B, B positive semi-definite up to rounding.
+    """The lower factor of I + B, with B positive semi-definite up to rounding.
 
-    When rounding in B outweighs the identity (noise below what float64 resolves beside the kernel) the smallest multiple of the
-    rounding level that makes the matrix factorisable is added, with a warning that says how much; beyond a hundred thousand
-    times that level it raises.
+    If rounding errors in B exceed the identity (the noise is too small compared to the kernel), the factorisation adds 1, 10,
+    100, ... times the rounding level to the diagonal, as little as works, and a warning says how much; if 100 000 times the
+    rounding level is not enough, it raises ValueError.
 
     Example:
         >>> import torch
@@ -26,7 +26,7 @@ def cholesky(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
 
 
 def factorise(matrix: Float[Tensor, "n n"]) -> tuple[Float[Tensor, "n n"], float]:
-    """The same, and what was added to the diagonal."""
+    """The lower factor of I + B, and the number added to the diagonal."""
     factor, info = torch.linalg.cholesky_ex(matrix)
     if not info.any():
         return factor, 0.0
@@ -38,13 +38,14 @@ def factorise(matrix: Float[Tensor, "n n"]) -> tuple[Float[Tensor, "n n"], float
         )
         if not info.any():
             warnings.warn(
-                f"the kernel matrix is singular to working precision beside this noise: {jitter:.1e} times the noise variance "
-                f"was added to it (the answer is that of noise_var × {1 + jitter:.3g}); raise noise_var or remove duplicates",
+                f"the kernel matrix is singular to working precision with this noise_var: {jitter:.1e} times the noise variance "
+                f"was added to its diagonal (the answer is for noise_var × {1 + jitter:.3g}); raise noise_var or remove "
+                "duplicate points",
                 NumericalWarning,
                 stacklevel=4,
             )
             return factor, jitter
     raise ValueError(
-        f"expected a positive definite matrix, got one that {jitter:.1e} times the noise variance does not make so; "
-        "check the data for non-finite or astronomically large values, or raise noise_var"
+        f"expected a positive definite matrix, got one that stays indefinite with {jitter:.1e} times the noise variance added; "
+        "check the data for non-finite or extremely large values, or raise noise_var"
     )

@@ -1,4 +1,4 @@
-"""A Cholesky factor that grows by rows: what was computed is neither computed nor copied again."""
+"""A Cholesky factor that grows by rows: finished rows are not recomputed and rarely copied."""
 
 from dataclasses import dataclass, field, replace
 
@@ -9,15 +9,16 @@ from torch import Tensor
 from ntkgp._system.growth import Room, roomier
 from ntkgp.linalg.cholesky import factorise
 
-LEAST, SHARE = 128, 4  # rows that came later are made one with the others when they are more than these, and than 1/4
+# Merge appended rows into the base when there are more than MIN_MERGE of them, and more than 1/MERGE_FRACTION of the base.
+MIN_MERGE, MERGE_FRACTION = 128, 4
 
 
 @dataclass(frozen=True)
 class GrowingCholesky:
-    """The lower factor of I + B as [[base, 0], [left, corner]]; it never changes, its successors share its memory.
+    """The lower factor of I + B as [[base, 0], [left, corner]]; immutable, extended factors share its memory.
 
-    Growing row by row is ordinary Cholesky factorisation in another order, as stable as doing it at once: nothing drifts.
-    Memory: n² numbers, and for r rows that came later twice r·(n + r).
+    Appending rows is ordinary Cholesky factorisation in another order, and just as stable: nothing drifts.
+    Memory: n² numbers, plus at most 2·r·(n + r) for r appended rows.
 
     Example:
         >>> import torch
@@ -29,28 +30,28 @@ class GrowingCholesky:
     """
 
     base: Float[Tensor, "n n"]
-    left: Float[Tensor, "room n"]  # memory; the first `count` rows are in use
+    left: Float[Tensor, "room n"]  # buffer; the first `count` rows are in use
     corner: Float[Tensor, "room room"]
-    largest: float  # entry of I + B: it stands on the diagonal
-    jitter: float = 0.0  # added to the diagonal, where rounding asked for it
+    largest: float  # the largest entry of I + B; it is on the diagonal
+    jitter: float = 0.0  # added to the diagonal because of rounding
     count: int = 0
     room: Room = field(default_factory=lambda: Room(0))
 
     @classmethod
     def of(cls, matrix: Float[Tensor, "n n"]) -> "GrowingCholesky":
-        """The factor of a positive definite matrix; jitter is announced. Cost: n³/3 operations."""
+        """Factorise a positive definite matrix; warns if it adds jitter. Cost: n³/3 operations."""
         base, jitter = factorise(matrix)
         return cls.whole(base, float(matrix.diagonal().max()), jitter)
 
     @classmethod
     def whole(cls, base: Float[Tensor, "n n"], largest: float, jitter: float) -> "GrowingCholesky":
-        """A factor that is there already, in one piece."""
+        """Wrap an existing factor, without appended rows."""
         return cls(base, base.new_empty(0, len(base)), base.new_empty(0, 0), largest, jitter)
 
     def with_rows(self, left: Float[Tensor, "r n"], corner: Float[Tensor, "r r"], size: int) -> "GrowingCholesky":
-        """A factor in one piece with the rows that came later, in memory of `size` rows.
+        """Copy the appended rows into a new buffer of `size` rows.
 
-        With the size that it had they lie as they did, a row as far from the next, and products with them round as they did.
+        A buffer of the original size has the original strides, so products with the rows round exactly as before.
         """
         room, count = Room(size), len(left)
         memory, square = left.new_empty(size, len(self.base)), corner.new_zeros(size, size)
@@ -62,7 +63,7 @@ class GrowingCholesky:
 
     @property
     def rows(self) -> tuple[Float[Tensor, "r n"], Float[Tensor, "r r"]]:
-        """What came later: the part below the base, and the corner (of which only the lower triangle means anything)."""
+        """The appended rows: the part below the base, and the corner (only its lower triangle is valid)."""
         return self.left[: self.count], self.corner[: self.count, : self.count]
 
     def diagonal(self) -> Float[Tensor, "m"]:
@@ -70,7 +71,7 @@ class GrowingCholesky:
         return torch.cat([self.base.diagonal(), self.rows[1].diagonal()])
 
     def dense(self) -> Float[Tensor, "m m"]:
-        """L as one matrix; a copy unless nothing came later."""
+        """L as one matrix; a copy if there are appended rows."""
         return self.base if self.count == 0 else _assembled(self.base, *self.rows)
 
     def half_solve(self, b: Float[Tensor, "m S"]) -> Float[Tensor, "m S"]:
@@ -82,22 +83,21 @@ class GrowingCholesky:
         return torch.cat([top, torch.linalg.solve_triangular(corner, b[n:] - left @ top, upper=False)])
 
     def solve(self, b: Float[Tensor, "m S"]) -> Float[Tensor, "m S"]:
-        """(L Lᵀ)⁻¹ b. Cost: 2·m²·S operations; L is not copied, as ``torch.cholesky_solve`` would."""
+        """(L Lᵀ)⁻¹ b. Cost: 2·m²·S operations; no copy of L, unlike ``torch.cholesky_solve``."""
         n, (left, corner), half = len(self.base), self.rows, self.half_solve(b)
         bottom = torch.linalg.solve_triangular(corner.T, half[n:], upper=True)
-        rest = half[:n] - left.T @ bottom if self.count else half[:n]
-        return torch.cat([torch.linalg.solve_triangular(self.base.T, rest, upper=True), bottom])
+        top = half[:n] - left.T @ bottom if self.count else half[:n]
+        return torch.cat([torch.linalg.solve_triangular(self.base.T, top, upper=True), bottom])
 
     def backward_error(self, surprise: Tensor, solution: Float[Tensor, "m"], b: Float[Tensor, "m"]) -> float:
-        """The relative change of the matrix that explains some residuals of a solution: of the order of rounding if stable."""
+        """The relative change of the matrix that explains the residuals `surprise`; near rounding level if stable."""
         size = (self.largest + self.jitter) * float(solution.abs().sum()) + float(b.abs().max())
         return float(surprise.abs().max()) / max(size, torch.finfo(b.dtype).tiny)
 
     def extended(self, cross: Float[Tensor, "k m"], block: Float[Tensor, "k k"]) -> "GrowingCholesky | None":
-        """The factor of [[I + B, crossᵀ], [cross, block]]; None where rounding makes that indefinite.
+        """The factor of [[I + B, crossᵀ], [cross, block]]; None if rounding makes that indefinite.
 
-        Cost: k·m² operations and k·m numbers written; now and then m² numbers are copied, when the later rows have become a
-        quarter of all.
+        Cost: k·m² operations and k·m numbers written; sometimes m² numbers are copied, to merge the appended rows into the base.
         """
         rows = self.half_solve(cross.T).T
         schur = block - rows @ rows.T
@@ -107,14 +107,14 @@ class GrowingCholesky:
             return None
         largest = max(self.largest, float(block.diagonal().max()))
         n, start, stop = len(self.base), self.count, self.count + len(rows)
-        if stop > max(LEAST, n // SHARE):
+        if stop > max(MIN_MERGE, n // MERGE_FRACTION):
             return self.whole(_assembled(self.dense(), rows, corner), largest, self.jitter)
         room, left, square = self.room, self.left, self.corner
         if not room.claim(start, len(rows)):
             moved = self.with_rows(*self.rows, roomier(stop))
             room, left, square = moved.room, moved.left, moved.corner
             room.claim(start, len(rows))
-        # Past autograd's count of changes: what it has saved are views of other rows, which stay what they were.
+        # Through .data, which autograd does not count as a change: its saved tensors are views of other rows, left unchanged.
         left.data[start:stop] = rows[:, :n]
         square.data[start:stop, :start] = rows[:, n:]
         square.data[start:stop, start:stop] = corner
@@ -122,6 +122,7 @@ class GrowingCholesky:
 
 
 def _assembled(base: Tensor, left: Tensor, corner: Tensor) -> Tensor:
+    """[[base, 0], [left, corner]] as one matrix."""
     n, k = len(base), len(corner)
     whole = base.new_zeros(n + k, n + k)
     whole[:n, :n], whole[n:, :n], whole[n:, n:] = base, left, corner.tril()

@@ -20,19 +20,19 @@ from ntkgp.linalg.bracket import Bracket
 from ntkgp.linalg.space import WHOLE, Space
 
 Product = Callable[[Tensor], Tensor]  # v ↦ G v
-FAILURE = 1e-10  # probability that the randomised bound on the rest of the spectrum is too small
-PROBES, POWERS = 10, 4
+FAILURE_PROBABILITY = 1e-10  # that the randomised bound on the rest of the spectrum is too small
+PROBES, POWERS = 10, 4  # random vectors of that bound, and products with each
 
 
 @dataclass(frozen=True)
 class Head:
-    """K directions and what the bracket needs of them."""
+    """The K known singular directions, and the numbers that the bracket needs."""
 
     v: Float[Tensor, "P K"]
     image: Float[Tensor, "P K"]  # G v
-    values: Float[Tensor, "K"]  # of G on v, decreasing: squared singular values where converged
-    coupling: float
-    tail: float
+    values: Float[Tensor, "K"]  # λ = diag(VᵀGV), decreasing: squared singular values if converged
+    coupling: float  # ‖G V − V λ‖
+    tail: float  # a bound on the norm of G outside V
     space: Space = field(default=WHOLE, repr=False, compare=False, metadata={"stored": False})
 
     @classmethod
@@ -46,11 +46,11 @@ class Head:
         space: Space = WHOLE,
         length: int | None = None,
     ) -> "Head":
-        """The first `rank` Ritz vectors of a subspace, from an orthonormal basis and its image under G; `trace` is that of G.
+        """The first `rank` Ritz vectors of a subspace, from an orthonormal basis, its image under G, and the trace of G.
 
-        Where the rows of v are spread over processes, `space` sums over them and `length` is P.
+        If the rows of v are split over processes, `space` sums over the processes and `length` is P.
 
-        Cost: POWERS products with PROBES columns for the bound on the rest.
+        Cost: POWERS products with PROBES columns, for the bound on the rest of the spectrum.
         """
         projected = space.gram(v, image)
         values, rotation = torch.linalg.eigh((projected + projected.T) / 2)
@@ -70,50 +70,50 @@ class Head:
 
     @property
     def bracket(self) -> Bracket:
-        """The lower bound that goes with it."""
+        """The lower bound on variances that this head gives."""
         return Bracket(self.values, self.coupling, self.tail)
 
     @cached_property
-    def _seen(self) -> tuple[Tensor, Tensor, Tensor]:
-        """B/λ and the Cholesky factor of (B/λ)ᵀ(B/λ) + 1/λ, over the directions that A sees at all; which those are."""
+    def _visible(self) -> tuple[Tensor, Tensor, Tensor]:
+        """B/λ, the Cholesky factor of (B/λ)ᵀ(B/λ) + 1/λ, and the mask of the directions with λ > 0, the only ones in both."""
         visible = self.values > 1e2 * torch.finfo(self.values.dtype).eps * self.values[0]
         scaled = self.image[:, visible] / self.values[visible]
         return scaled, torch.linalg.cholesky(self.space.gram(scaled, scaled) + torch.diag(1 / self.values[visible])), visible
 
     def explained(self) -> Float[Tensor, "P K2"]:
         """E with E Eᵀ = B(BᵀB + λ)⁻¹Bᵀ: the upper bound is J′J′ᵀ − (J′E)(J′E)ᵀ."""
-        scaled, factor, _ = self._seen
+        scaled, factor, _ = self._visible
         return torch.linalg.solve_triangular(factor, scaled.T, upper=False).T
 
     def partial_mean(self, c: Float[Tensor, "P S"]) -> Float[Tensor, "P S"]:
         """B(BᵀB + λ)⁻¹Vᵀ c: the mean of Δ after seeing only (AV)ᵀt, where c = Aᵀt."""
-        scaled, factor, visible = self._seen
+        scaled, factor, visible = self._visible
         seen = self.space.gram(self.v[:, visible], c) / self.values[visible].unsqueeze(1)
         return scaled @ torch.cholesky_solve(seen, factor)
 
     @cached_property
     def _nystrom(self) -> tuple[Tensor, Tensor]:
-        """Eigenvectors and eigenvalues of B λ⁻¹ Bᵀ ⪯ G: one power step closer to G's own than V and λ."""
-        visible = self._seen[2]
+        """Eigenvectors and eigenvalues of B λ⁻¹ Bᵀ ⪯ G: one power step closer to those of G than V and λ."""
+        visible = self._visible[2]
         half = self.image[:, visible] * self.values[visible].rsqrt()
         values, rotation = torch.linalg.eigh(self.space.gram(half, half))
         return half @ (rotation * values.rsqrt()), values
 
     def precondition(self, r: Float[Tensor, "P S"]) -> Float[Tensor, "P S"]:
-        """(G + I)⁻¹ r where the head knows G, and as if its last eigenvalue went on elsewhere (Frangella et al. 2021)."""
+        """Approximate (G + I)⁻¹ r: exact on the head, its smallest eigenvalue on the rest (Frangella et al. 2021)."""
         vectors, values = self._nystrom
-        floor = 1 + values[:1].sum()  # no value at all where the network is dead at all points
+        floor = 1 + values[:1].sum()  # there is no value if the network is dead at all points
         weights = 1 / (values + 1) - 1 / floor
         return r / floor + vectors @ (weights.unsqueeze(1) * self.space.gram(vectors, r))
 
 
 def _norm_outside(product: Product, v: Tensor, space: Space, length: int) -> float:
-    """An upper bound on ‖(I − VVᵀ)G(I − VVᵀ)‖ that fails with probability FAILURE.
+    """An upper bound on ‖(I − VVᵀ)G(I − VVᵀ)‖ that fails with probability at most FAILURE_PROBABILITY.
 
     ‖T‖ ≤ α√(2/π)·max_i ‖T ω_i‖ for Gaussian ω_i except with probability α^{−probes} (Halko et al. 2011, Lemma 4.1), used on
     T^q, whose norm is ‖T‖^q: the constant shrinks to its q-th root.
     """
-    # Probes of our own: they need not depend on the user's generator, only not on G.
+    # The probes must be independent of G; they need not use the user's generator.
     omega = space.normal(PROBES, torch.Generator().manual_seed(0), v.dtype, v.device, length)
     log_norms = torch.zeros(PROBES, dtype=v.dtype, device=v.device)
     for _ in range(POWERS):
@@ -124,5 +124,5 @@ def _norm_outside(product: Product, v: Tensor, space: Space, length: int) -> flo
         if space.agreed(bool((norms == 0).all())):
             return 0.0
         log_norms, omega = log_norms + norms.log(), omega / norms.clamp_min(1e-300)
-    alpha = FAILURE ** (-1 / PROBES)
+    alpha = FAILURE_PROBABILITY ** (-1 / PROBES)
     return math.exp((math.log(alpha * math.sqrt(2 / math.pi)) + float(log_norms.max())) / POWERS)

@@ -1,4 +1,4 @@
-"""The head when rows are added to A: G becomes G + RᵀR, with R the new rows. Its bracket stays certified for all of G + RᵀR."""
+"""Updates the head when A gets new rows R: G becomes G + RᵀR. The new bracket is certified for G + RᵀR."""
 
 import math
 
@@ -9,29 +9,29 @@ from ntkgp.linalg.head import Head, Product
 from ntkgp.linalg.operator import Operator
 from ntkgp.linalg.space import WHOLE
 
-AGREE = 1e-9  # relative: how well the image must be that of the basis, beside rounding that adds up over thousands of updates
+IMAGE_RTOL = 1e-9  # allowed ‖image − G V‖, relative to the image: well above the rounding of thousands of updates
 
 
 def with_more_rows(head: Head, rows: Operator, product: Product, trace: float, rank: int) -> Head:
-    """The head of G + RᵀR, of `rank` directions: Ritz vectors of the old ones and those of the new rows together.
+    """The head of G + RᵀR with `rank` directions: Ritz vectors of the span of the old directions and the new rows.
 
-    The old basis V keeps its image but for Rᵀ(R V). Outside of a subspace that holds V and all new rows nothing was added, so
-    there the old bound on the rest of the spectrum holds; the directions then dropped may couple to that rest, which the
-    bound takes in. More new rows than V has columns are met by as many random combinations of them, and the bound is found
-    anew.
+    The image of the old basis V changes only by Rᵀ(R V). Outside the span of V and all new rows nothing is added, so the old
+    bound on the rest of the spectrum holds there; dropped directions may couple to that rest, and the new bound includes this.
+    If there are more new rows than V has columns, random combinations replace them, as many as V has columns, and the bound is
+    computed again.
 
-    Cost: one product with as many columns as rows, and some P·K² operations.
+    Cost: one product with as many columns as new rows, and some P·K² operations.
 
     Args:
-        head: of G.
-        rows: R.
+        head: the head of G.
+        rows: the new rows R.
         product: v ↦ (G + RᵀR) v.
-        trace: of G + RᵀR.
-        rank: how many directions to keep.
+        trace: the trace of G + RᵀR.
+        rank: the number of directions of the new head.
     """
     count, v = rows.shape[0], head.v
     columns = min(count, max(head.rank, 64, rank - head.rank), len(v) - head.rank)
-    if columns < count:  # not dependent on the user's generator, and not on R
+    if columns < count:  # independent of R; the user's generator is not needed
         mix = torch.randn(count, columns, generator=torch.Generator().manual_seed(0), dtype=v.dtype).to(v.device)
     else:
         mix = torch.eye(count, dtype=v.dtype, device=v.device)
@@ -44,20 +44,20 @@ def with_more_rows(head: Head, rows: Operator, product: Product, trace: float, r
     projected = basis.T @ image
     values, rotation = torch.linalg.eigh((projected + projected.T) / 2)
     values, rotation = values.flip(0).clamp_min(0), rotation.flip(1)
-    kept, dropped = rotation.split([min(rank, len(values)), max(0, len(values) - rank)], dim=1)
-    v, image, rest = basis @ kept, image @ kept, image @ dropped
-    leak = image - v * values[: kept.shape[1]]
-    slip = rest - basis @ (basis.T @ rest)  # of the dropped directions, out of the subspace
+    retained, dropped = rotation.split([min(rank, len(values)), max(0, len(values) - rank)], dim=1)
+    v, image, dropped_image = basis @ retained, image @ retained, image @ dropped
+    leak = image - v * values[: retained.shape[1]]
+    slip = dropped_image - basis @ (basis.T @ dropped_image)  # the part of that image outside the subspace
     rounding = 10 * torch.finfo(v.dtype).eps * trace
-    bound = _joined(float(values[kept.shape[1]]) if dropped.shape[1] else 0.0, head.tail, _norm(slip))
-    tail = min(bound + rounding, max(0.0, trace - float(values[: kept.shape[1]].sum())) + rounding)
-    return Head(v, image, values[: kept.shape[1]], _norm(leak), tail)
+    bound = _block_norm(float(values[retained.shape[1]]) if dropped.shape[1] else 0.0, head.tail, _norm(slip))
+    tail = min(bound + rounding, max(0.0, trace - float(values[: retained.shape[1]].sum())) + rounding)
+    return Head(v, image, values[: retained.shape[1]], _norm(leak), tail)
 
 
 def refined(head: Head, product: Product, trace: float) -> Head:
-    """A head of the same rank from one more block iteration: Ritz vectors of V and G V together.
+    """A head of the same rank after one more block iteration: Ritz vectors of the span of V and G V.
 
-    Cost: a product with K columns, 40 more for the bound on the rest, and some P·K² operations.
+    Cost: products with 2·K columns, 40 more for the bound on the rest, and some P·K² operations.
     """
     v = torch.linalg.qr(head.v).Q
     image = product(v)
@@ -66,16 +66,17 @@ def refined(head: Head, product: Product, trace: float) -> Head:
 
 
 def agrees(head: Head, product: Product) -> bool:
-    """Whether the image is G V, as far as a random combination of its columns tells. Cost: a product with one column."""
+    """Check on a random combination of columns whether the image is still G V. Cost: a product with one column."""
     mix = torch.randn(head.rank, 1, generator=torch.Generator().manual_seed(1), dtype=head.v.dtype).to(head.v.device)
     image = head.image @ mix
-    return float((product(head.v @ mix) - image).norm()) <= AGREE * float(image.norm())
+    return float((product(head.v @ mix) - image).norm()) <= IMAGE_RTOL * float(image.norm())
 
 
 def _norm(matrix: Tensor) -> float:
+    """The spectral norm."""
     return float(torch.linalg.matrix_norm(matrix.T @ matrix, 2).sqrt()) if matrix.shape[1] else 0.0
 
 
-def _joined(a: float, d: float, b: float) -> float:
-    """A bound on the norm of [[A, Bᵀ], [B, D]], positive, from those of its blocks."""
+def _block_norm(a: float, d: float, b: float) -> float:
+    """A bound on the norm of a positive [[A, Bᵀ], [B, D]], from the norms a, d and b of its blocks."""
     return (a + d) / 2 + math.hypot((a - d) / 2, b)

@@ -1,4 +1,4 @@
-"""A matrix known only by its products. Nothing in this folder knows of networks."""
+"""A matrix that is known only by its products."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from ntkgp.linalg.space import WHOLE, Space, normal_rows
 
 @dataclass(frozen=True)
 class Operator:
-    """An n×m matrix A: ``matmat`` multiplies m×S by A, ``rmatmat`` n×S by Aᵀ, ``gram`` (if cheap to have) gives A Aᵀ.
+    """An n×m matrix A: ``matmat`` multiplies m×S by A, ``rmatmat`` n×S by Aᵀ, ``gram`` (if there is a cheap way) gives A Aᵀ.
 
-    `space` is that of the vectors of length m.
+    `space` has the inner products of vectors of length m.
     """
 
     shape: tuple[int, int]
@@ -32,6 +32,6 @@ class Operator:
         return cls((n, m), matrix.matmul, matrix.T.matmul, matrix.dtype, matrix.device, lambda: matrix @ matrix.T)
 
     def normal(self, rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
-        """Standard normal numbers on the operator's device and in its dtype; a generator may live on the CPU."""
+        """Draw standard normal numbers on the operator's device and in its dtype; the generator may be on the CPU."""
         check_generator(generator)
         return normal_rows(rows, slice(0, rows), columns, generator, self.dtype, self.device)

@@ -1,4 +1,4 @@
-"""Inner products of long vectors, which may be spread over processes, some rows on each; who multiplies need not know."""
+"""Inner products of long vectors, which may be split by rows over processes; callers need not know."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BLOCK = 65536  # rows of random numbers drawn together
+DRAWN_ROWS = 65536  # rows of random numbers per draw
 
 
 class Space(ABC):
-    """Where columns of length P live: all that depends on more than one of their rows at a time."""
+    """The inner-product space of columns of length P: every operation that combines different rows."""
 
-    spread: bool  # whether only some of the rows are here
+    spread: bool  # whether this process has only some of the rows
 
     @abstractmethod
     def gram(self, a: Tensor, b: Tensor) -> Tensor:
@@ -21,7 +21,7 @@ class Space(ABC):
 
     @abstractmethod
     def dots(self, a: Tensor, b: Tensor) -> Tensor:
-        """The inner product of each column of a with that of b."""
+        """The inner product of each column of a with the same column of b."""
 
     @abstractmethod
     def orthonormal(self, block: Tensor) -> Tensor:
@@ -31,28 +31,28 @@ class Space(ABC):
     def normal(
         self, columns: int, generator: torch.Generator | None, dtype: torch.dtype, device: torch.device, length: int
     ) -> Tensor:
-        """Columns of `length` standard normal numbers, of which the rows that are here."""
+        """Draw columns of `length` standard normal numbers; return the rows of this process."""
 
     @abstractmethod
     def agreed(self, decision: bool) -> bool:
-        """The same decision on all processes: rounding must not lead them different ways."""
+        """Make one decision for all processes: they must not differ because of rounding."""
 
     def norms(self, a: Tensor) -> Tensor:
-        """The length of each column."""
+        """The norm of each column."""
         return self.dots(a, a).sqrt()
 
     def beside(self, v: Tensor, new: Tensor) -> Tensor:
-        """Orthonormal columns that are orthogonal to the orthonormal v, and span the new ones with it.
+        """Orthonormal columns that are orthogonal to the orthonormal v and, together with v, span the new columns.
 
-        Where the new ones lie in the span of v already they are any others: QR of what is left of them alone would put axes
-        there, and an axis may lie in v as well.
+        New columns inside the span of v are replaced by arbitrary directions orthogonal to v. The QR must include v: a QR of
+        the projected new columns alone would fill in coordinate axes there, which may lie in the span of v.
         """
         return self.orthonormal(torch.cat([v, new - v @ self.gram(v, new)], dim=1))[:, v.shape[1] :]
 
 
 @dataclass(frozen=True)
 class Whole(Space):
-    """Vectors that are here from end to end; other processes may have copies, and `agree` makes their decisions one."""
+    """Vectors that this process has completely. If other processes have copies, `agree` makes one decision for all."""
 
     agree: Callable[[bool], bool] | None = None
 
@@ -63,11 +63,11 @@ class Whole(Space):
         return a.T @ b
 
     def dots(self, a: Tensor, b: Tensor) -> Tensor:
-        """The inner product of each column of a with that of b."""
+        """The inner product of each column of a with the same column of b."""
         return (a * b).sum(dim=0)
 
     def norms(self, a: Tensor) -> Tensor:
-        """The length of each column; safe from overflow."""
+        """The norm of each column, without overflow."""
         return torch.linalg.vector_norm(a, dim=0)
 
     def orthonormal(self, block: Tensor) -> Tensor:
@@ -77,11 +77,11 @@ class Whole(Space):
     def normal(
         self, columns: int, generator: torch.Generator | None, dtype: torch.dtype, device: torch.device, length: int
     ) -> Tensor:
-        """Columns of `length` standard normal numbers."""
+        """Draw columns of `length` standard normal numbers."""
         return normal_rows(length, slice(0, length), columns, generator, dtype, device)
 
     def agreed(self, decision: bool) -> bool:
-        """The same decision on all processes."""
+        """Make one decision for all processes."""
         return decision if self.agree is None else self.agree(decision)
 
 
@@ -89,18 +89,18 @@ WHOLE = Whole()
 
 
 def normal_rows(
-    length: int, kept: slice, columns: int, generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
+    length: int, rows: slice, columns: int, generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Some rows of a `length`×`columns` matrix of standard normal numbers: the same ones however the matrix is cut up.
+    """The slice `rows` of a `length`×`columns` matrix of standard normal numbers.
 
-    All rows are drawn, block by block, and those wanted are kept; the generator ends where it would for the whole. A generator
-    may live on the CPU.
+    The matrix does not depend on `rows`: all rows are drawn, block by block, so the generator always ends in the same state.
+    The generator may be on the CPU.
     """
     place = device if generator is None else generator.device
     parts = [torch.empty(0, columns, dtype=dtype, device=device)]
-    for start in range(0, length, BLOCK):
-        block = torch.randn(min(BLOCK, length - start), columns, generator=generator, dtype=dtype, device=place)
-        first, last = max(kept.start, start) - start, min(kept.stop, start + len(block)) - start
+    for start in range(0, length, DRAWN_ROWS):
+        block = torch.randn(min(DRAWN_ROWS, length - start), columns, generator=generator, dtype=dtype, device=place)
+        first, last = max(rows.start, start) - start, min(rows.stop, start + len(block)) - start
         if first < last:
             parts.append(block[first:last].to(device))
-    return parts[-1] if len(parts) == 2 and length <= BLOCK else torch.cat(parts)
+    return parts[-1] if len(parts) == 2 and length <= DRAWN_ROWS else torch.cat(parts)

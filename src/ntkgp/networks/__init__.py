@@ -1,7 +1,7 @@
-"""What can be fitted: networks and their layers.
+"""Networks to fit, and their layers.
 
-The paper's MLP, its layers and inputs, sums of networks, and the default network of Bayesian optimisation. Plain ``nn.Module``
-code: no derivative, no kernel and no data lives here.
+The paper's MLP, its layers and inputs, sums of networks, and the default network for Bayesian optimisation. Plain ``nn.Module``
+code: this room has no derivatives, no kernels and no data.
 """
 
 from ntkgp.networks.layers import InputScales, NTKLinear, Sine, TrigonometricInputs

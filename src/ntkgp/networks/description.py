@@ -1,4 +1,4 @@
-"""The structure of a network as plain data, so that it can be built again from a file without running any code of it."""
+"""The structure of a network as plain data: a file can describe a network without holding any code."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from ntkgp._system.check_options import check_count
 from ntkgp.networks.layers import InputScales, NTKLinear, Sine
 from ntkgp.networks.sums import SumOfNetworks
 
-PLAIN = {"SiLU": nn.SiLU, "Sine": Sine}  # layers without options
+LAYERS_WITHOUT_OPTIONS = {"SiLU": nn.SiLU, "Sine": Sine}
 Description = dict[str, Any]
 
 
 def describe(module: nn.Module) -> Description:
-    """The layers of a network made by :func:`ntkgp.tune_table`, without their weights, ready for JSON.
+    """Describe the layers of a network made by :func:`ntkgp.tune_table`, without weights, as data for JSON.
 
     Example:
         >>> import ntkgp
@@ -24,7 +24,7 @@ def describe(module: nn.Module) -> Description:
     """
     kind = type(module).__name__
     if type(module) is nn.Sequential:
-        # Not named_children(), which leaves out a layer that is used again.
+        # Not named_children(), which lists a layer only once even if it is used twice.
         return {"kind": kind, "parts": {name: describe(part) for name, part in module._modules.items() if part is not None}}
     if type(module) is SumOfNetworks:
         return {"kind": kind, "parts": [describe(part) for part in module.networks]}
@@ -33,34 +33,35 @@ def describe(module: nn.Module) -> Description:
     if type(module) in (nn.Linear, NTKLinear):
         sizes = {"in_features": module.in_features, "out_features": module.out_features, "bias": module.bias is not None}
         return {"kind": kind, **sizes, **({"gain": module.gain} if isinstance(module, NTKLinear) else {})}
-    if type(module) in PLAIN.values():
+    if type(module) in LAYERS_WITHOUT_OPTIONS.values():
         return {"kind": kind}
-    raise TypeError(f"a {kind} cannot be written as plain data; save its state_dict and rebuild it in code")
+    raise TypeError(f"a {kind} cannot be written as plain data; save its state_dict and build the network in code")
 
 
 def rebuild(description: Description, most: int | None = None) -> nn.Module:
-    """The network of a description, its weights arbitrary; the random state of torch is left alone.
+    """Build the network of a description, with arbitrary weights; torch's random state does not change.
 
-    One that asks for more than `most` numbers is refused before any memory is taken.
+    A description that asks for more than `most` numbers raises ValueError before any memory is allocated.
     """
     try:
-        if most is not None and (asked := _numbers(description)) > most:
-            raise ValueError(f"the description of the network asks for {asked} weights, and there are {most}")
+        if most is not None and (asked := _count_numbers(description)) > most:
+            raise ValueError(f"the description of the network asks for {asked} weights, but the file holds only {most}")
         return _rebuild(description)
     except (ArithmeticError, AttributeError, KeyError, RuntimeError, TypeError) as error:
         raise ValueError(f"the description of the network is damaged: {type(error).__name__} {error}") from error
 
 
-def _numbers(description: Description) -> int:
-    """How many weights and scales the network has."""
+def _count_numbers(description: Description) -> int:
+    """Count the weights and scales of the network."""
     if "parts" in description:
         parts = description["parts"]
-        return sum(map(_numbers, parts.values() if isinstance(parts, dict) else parts))
+        return sum(map(_count_numbers, parts.values() if isinstance(parts, dict) else parts))
     inputs, outputs = description.get("in_features", 0), description.get("out_features", 0)
     return (inputs + bool(description.get("bias"))) * outputs + description.get("features", 0)
 
 
 def _rebuild(description: Description) -> nn.Module:
+    """Build the network, part by part."""
     kind = description["kind"]
     if kind == "Sequential":
         sequence = nn.Sequential()
@@ -81,6 +82,6 @@ def _rebuild(description: Description) -> nn.Module:
         layer = NTKLinear(*sizes, bias, generator=torch.Generator())
         layer.gain = float(description["gain"])
         return layer
-    if kind in PLAIN:
-        return PLAIN[kind]()
+    if kind in LAYERS_WITHOUT_OPTIONS:
+        return LAYERS_WITHOUT_OPTIONS[kind]()
     raise ValueError(f"the network has a layer {kind!r}, which this version of ntkgp does not know; update ntkgp")

@@ -1,4 +1,4 @@
-"""Layers: linear in the NTK parametrisation, trigonometric inputs, input scales, the sine."""
+"""Layers: linear in the NTK parametrisation, trigonometric inputs, input scales, sine."""
 
 import math
 
@@ -9,28 +9,28 @@ from torch.nn import functional as F
 
 
 def gaussian(*shape: int, generator: torch.Generator | None) -> Tensor:
-    """Standard normal numbers where tensors are made by default, whatever device the generator is of."""
+    """Draw standard normal numbers on torch's default device, whatever the generator's device."""
     if generator is None:
         return torch.randn(*shape)
     return torch.randn(*shape, generator=generator, device=generator.device).to(torch.get_default_device())
 
 
 class NTKLinear(nn.Module):
-    """A linear layer whose weights are drawn from N(0, weight_std²) and scaled in the forward pass.
+    """A linear layer that draws its weights from N(0, weight_std²) and scales them in the forward pass.
 
-    Computes ``gain · W x + b``, with ``gain = output_scale / sqrt(n)``. Keeping the scale outside the weights is what makes
-    the tangent kernel converge as the width grows (Jacot et al. 2018).
+    Computes ``gain · W x + b``, with ``gain = output_scale / sqrt(n)``. Because the scale is outside the weights, the tangent
+    kernel converges as the width grows (Jacot et al. 2018).
 
     Args:
-        in_features: inputs of the layer.
-        out_features: outputs of the layer.
-        bias: whether b is there (the paper's output layer has none).
+        in_features: number of inputs.
+        out_features: number of outputs.
+        bias: whether the layer has b (the paper's output layer has none).
         weight_std: standard deviation of W at initialisation.
         bias_std: standard deviation of b at initialisation.
-        output_scale: the paper's c_out, a constant in front.
+        output_scale: the paper's c_out, a constant factor.
         scaling: ``"fan_in"`` (n = in_features, the standard NTK parametrisation) or ``"own_width"`` (n = out_features, the
-            paper read literally; see docs/paper.md on why it is not the default).
-        generator: source of the random weights; the global one when None.
+            literal reading of the paper; docs/paper.md says why it is not the default).
+        generator: source of the random weights; None uses torch's global generator.
 
     Example:
         >>> import torch
@@ -66,20 +66,20 @@ class NTKLinear(nn.Module):
         return F.linear(x * self.gain, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        """The sizes, as ``nn.Linear`` prints them."""
+        """The sizes in the format of ``nn.Linear``, and the gain."""
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
         return f"{sizes}, bias={self.bias is not None}, gain={self.gain:.4g}"
 
 
 class TrigonometricInputs(nn.Module):
-    """The paper's input normalisation: each input is mapped to t in [0, π] and shown as [sin t, cos t].
+    """The paper's input normalisation: maps each input to t in [0, π] and returns [sin t, cos t].
 
-    Turns D inputs into 2D features. Inputs outside the range go on around the circle and meet again after two widths of it, so
-    the range should cover the queries, not only the training data.
+    Turns D inputs into 2D features. The features are periodic: two inputs that differ by twice the width of the range look the
+    same, so the range should cover the queries, not only the training data.
 
     Args:
-        low: lower end of the range, a number or one per input.
-        high: upper end of the range.
+        low: lower end of the range: one number, or one per input.
+        high: upper end of the range: one number, or one per input.
 
     Example:
         >>> import torch
@@ -112,7 +112,7 @@ class TrigonometricInputs(nn.Module):
 
 
 class Sine(nn.Module):
-    """sin x, the activation of networks whose kernel is local: their first layer draws random frequencies.
+    """sin x, the activation of networks with a local kernel: their first layer draws random frequencies.
 
     Example:
         >>> import torch
@@ -126,7 +126,7 @@ class Sine(nn.Module):
 
 
 class InputScales(nn.Module):
-    """Each input feature times a scale of its own. :func:`ntkgp.tune` learns the scales of every such layer of a module.
+    """Multiplies each input feature by its scale. :func:`ntkgp.tune` learns the scales of every such layer of a module.
 
     Args:
         scales: positive, one per feature.
@@ -146,7 +146,7 @@ class InputScales(nn.Module):
         self.register_buffer("scale", scales.detach().clone())
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
-        """The features, scaled."""
+        """The scaled features."""
         return x * self.scale
 
     def extra_repr(self) -> str:

@@ -25,12 +25,12 @@ def mlp(
         out_features: number of outputs C.
         width: size of each hidden layer.
         depth: number of hidden layers.
-        activation: the non-linearity, ``nn.Softplus(beta=87.09)`` when None.
+        activation: the non-linearity; None uses ``nn.Softplus(beta=87.09)``.
         output_scale: c_out of the paper.
         weight_std: σ_w of the paper.
         bias_std: σ_b of the paper.
         scaling: ``"fan_in"`` or ``"own_width"``, see :class:`NTKLinear`.
-        generator: source of the random weights; the global one when None.
+        generator: source of the random weights; None uses torch's global generator.
 
     Example:
         >>> import torch

@@ -4,9 +4,9 @@ from torch import nn
 
 
 def last_layer(module: nn.Module) -> list[str]:
-    """The name of the last module that owns trainable parameters, for ``fit(..., parameters=last_layer(module))``.
+    """Return the name of the last module with trainable parameters, for ``fit(..., parameters=last_layer(module))``.
 
-    Last in the order in which the modules were registered, which is that of use in an ``nn.Sequential``.
+    "Last" is the order of registration, which in an ``nn.Sequential`` is the order of use.
 
     Example:
         >>> last_layer(mlp(2, width=8))

@@ -1,12 +1,12 @@
-"""Sums of networks, whose kernels add up."""
+"""Sums of networks. The kernel of the sum is the sum of the kernels."""
 
 from torch import Tensor, nn
 
 
 class SumOfNetworks(nn.Module):
-    """The sum of several networks: its tangent kernel is the sum of theirs.
+    """The sum of several networks; its tangent kernel is the sum of their tangent kernels.
 
-    With equal prior variances of 1/M this averages the kernels of M networks; with learned ones it weighs them.
+    With prior variances of 1/M it averages the kernels of M networks; learned prior variances give a weighted sum.
 
     Example:
         >>> import torch, ntkgp

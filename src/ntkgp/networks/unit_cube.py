@@ -1,4 +1,4 @@
-"""The default network for inputs in the unit cube, as Bayesian optimisation has them."""
+"""The default network for inputs in the unit cube, as in Bayesian optimisation."""
 
 import torch
 from torch import nn
@@ -9,10 +9,10 @@ from ntkgp.networks.sums import SumOfNetworks
 
 
 def default_network(inputs: int, outputs: int = 1, *, generator: torch.Generator | None = None) -> nn.Module:
-    """The network of ``NTKGPModel(module=None)``, for inputs in the unit cube: a smooth network and a local one, added.
+    """The network of ``NTKGPModel(module=None)`` for inputs in the unit cube: the sum of a smooth and a local network.
 
-    Both stand behind the paper's trigonometric inputs, so that the prior variance is much the same all over the cube. Without
-    them it grows towards the corners, and a search that follows the variance goes there first.
+    Both start with the paper's trigonometric inputs, which make the prior variance nearly constant over the cube. Without
+    them it grows towards the corners, and a search that follows the variance would go there first.
 
     Example:
         >>> import torch, ntkgp

@@ -1,8 +1,8 @@
 """Methods and posteriors.
 
-The ``Method`` and ``Posterior`` interfaces, predictions and samples, the main verb ``fit``, and one folder for each method:
-``exact``, ``lowrank``, ``trained``. The paper's procedures are in ``paper``. Hyper-parameters are given here; ``tuning`` finds
-them.
+The ``Method`` and ``Posterior`` interfaces, predictions and samples, the main function ``fit``, and one folder per method:
+``exact``, ``lowrank``, ``trained``. The paper's procedures are in ``paper``. Hyper-parameters are fixed here; ``tuning``
+searches for them.
 """
 
 from ntkgp.posterior.interface import Posterior

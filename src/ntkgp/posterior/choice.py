@@ -9,6 +9,6 @@ from ntkgp.problem.source import Source
 
 
 def choose_method(module: nn.Module, source: Source) -> Method:
-    """`Exact` while a dense factorisation takes seconds (two N·C × N·C matrices of float64), `LowRank` beyond."""
+    """Choose `Exact` while a dense factorisation takes seconds, and `LowRank` for more rows."""
     most = Exact().most_rows(next(module.parameters()).device)
     return Exact() if source.rows() <= most else LowRank(rank=256, tail=16)

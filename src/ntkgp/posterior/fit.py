@@ -1,4 +1,4 @@
-"""The main verb."""
+"""The main function: fit a posterior."""
 
 import contextlib
 import os
@@ -35,28 +35,28 @@ def fit(
     group: Group | dist.ProcessGroup | None = None,
     checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
 ) -> Posterior:
-    """The posterior of the network's Gaussian process, y = m(x) + J(x)Δ + ε with Δ ~ N(0, prior_var), ε ~ N(0, noise_var).
+    """Fit the posterior of the network's Gaussian process, y = m(x) + J(x)Δ + ε, Δ ~ N(0, prior_var), ε ~ N(0, noise_var).
 
-    The module is copied and never changed. Memory and time are those of the method.
+    The module is copied and never changed. Cost and memory depend on the method.
 
     Args:
         module: any ``nn.Module`` that maps (N, ...) to (N,) or (N, C), deterministic and row by row.
-        x: training points, (N, ...); or a re-iterable of (x, y) batches, such as a DataLoader, for data that does not fit.
-        y: training targets, (N,) or (N, C); answers come in the same shape and dtype. None when x gives batches.
+        x: training points, (N, ...); or a re-iterable of (x, y) batches, such as a DataLoader, if the data does not fit.
+        y: training targets, (N,) or (N, C); answers have the same shape and dtype. None if x gives batches.
         noise_var: variance of the observation noise: a number, one per point (N,), one per output (1, C), or both (N, C).
-        method: :class:`Exact`, :class:`LowRank` or :class:`TrainedNetworks`; None takes the first while N·C is small
-            (8,000; 30,000 on a GPU) and ``LowRank(rank=256, tail=16)`` beyond.
+        method: :class:`Exact`, :class:`LowRank` or :class:`TrainedNetworks`; None takes :class:`Exact` for small N·C
+            (at most 8,000; 30,000 on a GPU) and ``LowRank(rank=256, tail=16)`` above.
         prior_mean: None for zero (the paper's shifted targets), a function of x, or :func:`network_mean` for f(x; θ0).
         prior_var: prior variance of the weights' displacement: a number, or one per module name.
-        parameters: names of the modules whose parameters the tangent is taken by (``last_layer(module)`` for the last one);
-            None for all that are trainable.
-        generator: source of randomness of methods that need it; the global one when None.
+        parameters: names of the modules whose parameters enter the tangent (``last_layer(module)`` for the last layer only);
+            None for all trainable parameters.
+        generator: random numbers for methods that need them; torch's global generator if None.
         progress: show a progress bar.
-        group: several processes at one fit, each with its own shard of x and y (and of `noise_var`, where that differs from
-            point to point): a :class:`Group`, or a process group of ``torch.distributed``. All call ``fit`` with the same
-            module and options, and get the posterior of all data. Randomness is that of rank 0's generator. `Exact` and
-            `TrainedNetworks` gather all points on every rank. docs/distributed.md has the costs.
-        checkpoint: a folder, or a :class:`Checkpoint`, from which `LowRank` and `TrainedNetworks` resume if they were stopped.
+        group: a :class:`Group`, or a process group of ``torch.distributed``, for a fit by several processes. Each passes its
+            own shard of x and y (and of `noise_var`, if it is per point) with the same module and options, and gets the
+            posterior of all data. Random numbers come from rank 0's generator. `Exact` and `TrainedNetworks` gather all
+            points on every rank. docs/distributed.md lists the costs.
+        checkpoint: a folder, or a :class:`Checkpoint`, from which an interrupted `LowRank` or `TrainedNetworks` fit resumes.
 
     Example:
         >>> import torch, ntkgp
@@ -64,7 +64,7 @@ def fit(
         >>> x = torch.linspace(-1, 1, 20).unsqueeze(1)
         >>> posterior = ntkgp.fit(net, x, torch.sin(3 * x[:, 0]), noise_var=0.01)
         >>> p = posterior.predict(torch.tensor([[0.5], [3.0]]))
-        >>> bool(p.std[0] < 0.2 and p.std[1] > 5)  # sure among the data, unsure away from it
+        >>> bool(p.std[0] < 0.2 and p.std[1] > 5)  # certain near the data, uncertain far from it
         True
     """
     group, checkpoint = Group.of(group), Checkpoint.of(checkpoint)

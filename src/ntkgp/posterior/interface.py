@@ -1,4 +1,4 @@
-"""What every posterior answers. The base class only declares; the three final classes are in exact, lowrank and trained."""
+"""The interface of a posterior. This base class only declares; exact, lowrank and trained hold the three final classes."""
 
 import os
 from abc import ABC, abstractmethod
@@ -29,12 +29,12 @@ class Posterior(ABC):
         (torch.Size([6]), torch.Size([6, 6]))
     """
 
-    kind: ClassVar[str]  # its name in files
-    problem: Problem  # that it answers: network, points, residuals and noise
+    kind: ClassVar[str]  # name of the class in files
+    problem: Problem  # network, points, residuals and noise
 
     @abstractmethod
     def mean(self, x: Tensor) -> Tensor:
-        """The mean of :meth:`predict` alone, up to rounding, without the work for variances; differentiable in x.
+        """The mean at x without the cost of variances, equal to that of :meth:`predict` up to rounding; differentiable in x.
 
         Args:
             x: query points, (M, ...).
@@ -42,11 +42,11 @@ class Posterior(ABC):
 
     @abstractmethod
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
-        """Mean, variance and its bracket at the points x; differentiable in x.
+        """Mean, variance and the bracket of the variance at the points x; differentiable in x.
 
         Args:
             x: query points, (M, ...).
-            noise_var: noise variance at x for ``total_std``; the training one when that was a single number.
+            noise_var: noise variance at x for ``total_std``; if None, the training noise, provided all points share it.
         """
 
     @abstractmethod
@@ -57,13 +57,13 @@ class Posterior(ABC):
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
         """`count` functions drawn from the posterior, by Matheron's rule: f = m + J(z + Jᵀ(K + σ²I)⁻¹(r − Jz − ε)).
 
-        Their mean is that of ``predict``, their covariance that of the Gaussian process itself, whatever the method: where the
-        variance of ``predict`` is an estimate, that of the draws is what it estimates, and lies in its bracket. Memory:
-        P·count numbers; for very many draws, draw some at a time from the same generator.
+        With every method, their mean is the mean of ``predict`` and their covariance is the exact posterior covariance. If the
+        variance of ``predict`` is an estimate, the draws have the exact variance, which lies in the bracket. Memory: P·count
+        numbers; for very many draws, call it several times with the same generator.
 
         Args:
-            count: how many.
-            generator: source of the draws; the global one when None.
+            count: number of functions.
+            generator: random numbers for the draws; torch's global generator if None.
         """
 
     @abstractmethod
@@ -76,16 +76,16 @@ class Posterior(ABC):
         generator: torch.Generator | None = None,
         progress: bool = False,
     ) -> "Posterior":
-        """A new posterior that has also seen (x, y), without starting over; this one is unchanged.
+        """Return a new posterior that has also seen (x, y), without starting over; this posterior does not change.
 
-        Equal to a fresh :func:`fit` to all data with the same method, to the tolerance of its solver. The network, prior mean,
-        prior variance and chosen parameters stay. Several updates of the same posterior are fine.
+        The result equals a new :func:`fit` to all data with the same method, to the tolerance of its solver. Network, prior
+        mean, prior variance and chosen parameters stay the same. You can update one posterior several times.
 
         Args:
             x: new points, (m, ...); or an iterable of (x, y) batches.
-            y: their targets, (m,) or (m, C). None when x gives batches.
-            noise_var: their noise variance, as in :func:`fit`; that of the fit when None, where it was the same at every point.
-            generator: source of randomness of methods that need it; the global one when None.
+            y: their targets, (m,) or (m, C). None if x gives batches.
+            noise_var: their noise variance, as in :func:`fit`; if None, the noise of the fit, provided all points share it.
+            generator: random numbers for methods that need them; torch's global generator if None.
             progress: show a progress bar.
 
         Example:
@@ -102,18 +102,18 @@ class Posterior(ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the posterior to one safetensors file, for :func:`ntkgp.load`: tensors, and JSON in its header; no code.
 
-        The file holds the training points and all that was computed, but not the network, of which it keeps a fingerprint, and
-        no prior mean that is a function. Points given as batches are left out: the loaded posterior predicts and gives
-        covariances, which needs none of them, but cannot draw functions. The file is whole or not written: one that is there
-        already stays until its successor is complete. A symbolic link is refused. Memory: a copy of what lies on a GPU.
+        The file contains the training points and all results. It does not contain the network, only its fingerprint, nor a
+        prior mean that is a function. Points given as batches are not saved: the loaded posterior can predict and give
+        covariances, but cannot draw functions. The write is atomic: an existing file stays until the new one is complete.
+        Symbolic links are refused. Memory: a copy of all tensors on a GPU.
         """
         write(path, self.kind, self.state())
 
     @abstractmethod
     def state(self) -> State:
-        """All that the posterior is made of, less the network."""
+        """Return all data of the posterior except the network."""
 
     @classmethod
     @abstractmethod
     def from_state(cls, state: State, module: nn.Module, prior_mean: MeanFunction | None) -> "Posterior":
-        """The posterior again; prior_mean is the function, where it was one."""
+        """Rebuild the posterior; pass `prior_mean` again if it was a function."""

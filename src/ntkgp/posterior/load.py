@@ -1,4 +1,4 @@
-"""Posteriors from files."""
+"""Load posteriors from files."""
 
 import os
 
@@ -15,16 +15,18 @@ KINDS: dict[str, type[Posterior]] = {kind.kind: kind for kind in (ExactPosterior
 
 
 def load(path: str | os.PathLike[str], module: nn.Module, *, prior_mean: MeanFunction | None = None) -> Posterior:
-    """The posterior that ``posterior.save(path)`` wrote, ready to be asked; on the same machine it answers the same bits.
+    """Load the posterior that ``posterior.save(path)`` wrote, ready for queries.
 
-    The file holds no network: the module is copied, and must have the architecture, dtype, parameters and buffers it had when
-    the posterior was fitted. Its mode and what of it is frozen do not matter. A damaged file is never loaded. Cost: one pass
-    over the file; memory that of the posterior.
+    On the same machine it gives bit-identical answers.
+
+    The file does not contain the network: the module is copied, and must have the architecture, dtype, parameters and buffers
+    it had in the fit. Training mode and frozen parameters do not matter. A damaged file raises a ValueError. Cost: one read of
+    the file; memory that of the posterior.
 
     Args:
         path: a file written by ``posterior.save``.
-        module: the module that was fitted, on the device where the posterior is to live.
-        prior_mean: the function passed to ``fit``, which a file cannot hold; None where that was None or ``network_mean``.
+        module: the module that was fitted, on the device for the posterior.
+        prior_mean: the function passed to ``fit``, which files cannot store; None if it was None or ``network_mean``.
 
     Example:
         >>> import tempfile, torch, ntkgp
@@ -45,12 +47,14 @@ def load(path: str | os.PathLike[str], module: nn.Module, *, prior_mean: MeanFun
     kind, state = read(path, device)
     if kind not in KINDS:
         raise ValueError(
-            f"{path} holds a posterior of kind {kind!r}; this version of ntkgp knows {sorted(KINDS)}; update ntkgp"
+            f"{path} holds a posterior of kind {kind!r}, and this version of ntkgp knows only {sorted(KINDS)}; update ntkgp"
         )
     try:
         return KINDS[kind].from_state(state, module, prior_mean)
     except ValueError as error:
         raise ValueError(f"cannot load {path}: {error}") from error
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
-        # The bytes are what their sha256 says, but nobody's save wrote them.
-        raise ValueError(f"cannot load {path}: its content makes no sense ({type(error).__name__}: {error})") from error
+        # The checksum is right, but posterior.save did not write this content.
+        raise ValueError(
+            f"cannot load {path}: its content is not a valid posterior ({type(error).__name__}: {error})"
+        ) from error

@@ -1,4 +1,4 @@
-"""What a method is: an object with its own options that turns a problem into a posterior."""
+"""The interface of a method: an object with options that turns a problem into a posterior."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from ntkgp.storage.checkpoint import Checkpoint
 
 @dataclass(frozen=True)
 class Run:
-    """What one call of ``fit`` brings beside the problem."""
+    """The arguments of one ``fit`` call that are not part of the problem."""
 
     generator: torch.Generator | None = None
     progress: bool = False
@@ -23,7 +23,7 @@ class Run:
 
     @property
     def shows_progress(self) -> bool:
-        """Whether this process draws progress bars: of several ranks, the first."""
+        """Whether this process draws progress bars: with a group, only rank 0 does."""
         return self.progress and (self.group is None or self.group.first)
 
 
@@ -31,9 +31,9 @@ class Method(ABC):
     """A way to compute a posterior.
 
     Attributes:
-        dtype: of the Jacobian; None for the module's own.
-        takes_shards: whether the rows may lie on several ranks or come as batches; if not, ``fit`` gathers all of them.
-        resumes: whether ``fit`` can resume it from a checkpoint.
+        dtype: dtype of the Jacobian; None for the module's dtype.
+        takes_shards: whether the rows may be distributed over ranks or come as batches; if not, ``fit`` gathers all rows.
+        resumes: whether ``fit`` can resume this method from a checkpoint.
     """
 
     dtype: Any  # torch.dtype | None; a field of some methods, a constant of others
@@ -41,18 +41,20 @@ class Method(ABC):
     resumes: ClassVar[bool] = True
 
     def most_rows(self, device: torch.device) -> int | None:
-        """How many rows N·C a group may gather for it on each rank; None for any number."""
+        """Return how many rows N·C a group may gather on each rank; None for any number."""
         return None
 
     @abstractmethod
     def fit(self, problem: Problem, run: Run) -> Posterior:
-        """The posterior of a problem."""
+        """Compute the posterior of a problem."""
 
 
 def check_method(method: Any, checkpoint: Checkpoint | None) -> Method:
-    """A method object, which can be resumed if there is a checkpoint."""
+    """Return the method; raise if it is not one, or if it cannot use the checkpoint."""
     if not isinstance(method, Method):
-        raise TypeError(f"method must be Exact(...), LowRank(...) or TrainedNetworks(...), got {method!r}; add parentheses?")
+        raise TypeError(
+            f"method must be Exact(...), LowRank(...) or TrainedNetworks(...), got {method!r}; did you forget the parentheses?"
+        )
     if checkpoint is not None and not method.resumes:
-        raise ValueError("checkpoint is for LowRank and TrainedNetworks; Exact() has nothing to go on from")
+        raise ValueError("checkpoint is for LowRank and TrainedNetworks: Exact() cannot resume; leave checkpoint out")
     return method

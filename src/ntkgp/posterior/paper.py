@@ -1,6 +1,6 @@
 """The paper's procedures under the paper's names.
 
-For readers who hold the paper beside the code. The weights θ0 of its arguments are those of the module.
+For readers who compare the code with the paper. The paper's argument θ0 is the weights of the module.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from ntkgp.problem.source import Source
 
 @dataclass(frozen=True)
 class TrainedMean:
-    """θ* of Algorithm 1, with what :func:`query_posterior_mean` needs beside it."""
+    """θ* of Algorithm 1, and the problem that :func:`query_posterior_mean` needs."""
 
     problem: Problem
     predictors: Predictors
@@ -61,7 +61,7 @@ def train_posterior_mean(
     trainer = AcceleratedGD() if trainer is None else trainer
     source = Source.of(module, x, y, noise_var)
     problem = build_problem(module, source, prior_mean=prior_mean, prior_var=prior_var, dtype=trainer.dtype)
-    # The trainer's step and metric come from the first singular vectors; three digits of them are enough.
+    # The trainer takes its step and metric from the first singular vectors; three digits are enough.
     head = Lanczos(tol=1e-3)(problem.operators.whitened, min(10, *problem.operators.shape), generator)
     job = TrainingJob(problem, problem.data.residual.unsqueeze(1), ["mean"], head, trainer)
     return TrainedMean(problem, job.train(progress))
@@ -96,7 +96,7 @@ def partial_svd(
 ) -> PartialSVD:
     """Partial-SVD: the top K singular triplets of the Jacobian J(x), without ever storing it.
 
-    Cost and memory are those of the method; :class:`DenseSVD`, the default, holds the N·C × N·C kernel.
+    Cost and memory depend on the SVD method; the default :class:`DenseSVD` stores the N·C × N·C kernel.
 
     Example:
         >>> import torch, ntkgp
@@ -112,7 +112,7 @@ def partial_svd(
 
 @dataclass(frozen=True)
 class TrainedCovariance:
-    """Σ and the trained weights of Algorithm 2, with what :func:`query_posterior_covariance` needs beside them."""
+    """Σ and the trained weights of Algorithm 2, for :func:`query_posterior_covariance`."""
 
     plan: CovariancePlan
     predictors: Predictors
@@ -134,7 +134,8 @@ def train_posterior_covariance(
 ) -> TrainedCovariance:
     """Algorithm 2, Train-Posterior-Covariance: one predictor per column of U (K = rank), and `tail` (the paper's K′) more.
 
-    ``covariance=PaperCovariance()`` is the algorithm as printed; the default weights and targets are ours. Other arguments as
+    ``covariance=PaperCovariance()`` is the algorithm as printed; by default, weights and targets are those of
+    :class:`TightCovariance`. Other arguments as
     in :func:`fit` and :class:`TrainedNetworks`. Cost: the partial SVD and K + T trainings; memory (K + T)·6·P numbers.
 
     Example:
@@ -153,16 +154,16 @@ def train_posterior_covariance(
 
 
 def query_posterior_covariance(trained: TrainedCovariance, x: Tensor) -> Float[Tensor, "MC MC"]:
-    """Algorithm 2, Query-Posterior-Covariance: J(x′)J(x′)ᵀ − P W Pᵀ − P′P′ᵀ/T, as it comes.
+    """Algorithm 2, Query-Posterior-Covariance: J(x′)J(x′)ᵀ − P W Pᵀ − P′P′ᵀ/T, not clipped.
 
-    Nothing is clipped here: training and Monte-Carlo errors may make a variance negative. ``fit(...).predict`` clips to the
-    certified bracket. Cost: K + T + 1 forward passes and the kernel of the M points.
+    Training and Monte-Carlo errors may make a variance negative. ``fit(...).predict`` clips it to the certified bracket. Cost:
+    K + T + 1 forward passes and the kernel of the M points.
 
     Example:
         >>> import torch, ntkgp
         >>> net = ntkgp.mlp(1, width=32, generator=torch.Generator().manual_seed(0))
         >>> trained = train_posterior_covariance(net, torch.linspace(-1, 1, 6).unsqueeze(1), 2, noise_var=0.1)
-        >>> bool((query_posterior_covariance(trained, torch.full((1, 1), 9.0)) > 1).all())  # far away, unsure
+        >>> bool((query_posterior_covariance(trained, torch.full((1, 1), 9.0)) > 1).all())  # uncertain far from the data
         True
     """
     problem = trained.plan.problem

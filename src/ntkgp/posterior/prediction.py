@@ -1,4 +1,4 @@
-"""What a posterior says at some points."""
+"""The prediction of a posterior at some points."""
 
 import math
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Prediction:
-    """The posterior at M points: shape (M,) when y had shape (N,), (M, C) when it had (N, C).
+    """The posterior at M points: shape (M,) if y had shape (N,), (M, C) if it had (N, C).
 
     Attributes:
         mean: posterior mean.
-        variance: epistemic variance, what the network does not know; it shrinks with data.
+        variance: epistemic variance, the uncertainty about the function; it shrinks with more data.
         lower: certified lower bound on the exact variance.
         upper: certified upper bound on the exact variance.
-        noise_var: variance of the observation noise at these points; None when the training noise differed from point to
-            point and ``predict`` was not told that of the new ones.
+        noise_var: variance of the observation noise at these points; None if the training noise differed from point to
+            point and none was passed to ``predict``.
 
     Example:
         >>> import torch
@@ -46,11 +46,11 @@ class Prediction:
     def total_std(self) -> Tensor:
         """Standard deviation of a new observation: epistemic and noise together."""
         if self.noise_var is None:
-            raise ValueError("the noise of these points is not known; pass noise_var to predict")
+            raise ValueError("the noise at these points is unknown; pass noise_var to predict")
         return (self.variance + self.noise_var).sqrt()
 
     def log_density(self, y: Tensor) -> Tensor:
-        """Log density of each observation by itself, log N(y; mean, variance + noise_var), in the shape of the mean.
+        """Log density of each single observation, log N(y; mean, variance + noise_var), in the shape of the mean.
 
         Args:
             y: observations in the shape of the mean.
@@ -64,7 +64,7 @@ class Prediction:
         return -0.5 * ((y - self.mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Ends of the central interval that holds a new observation with probability `level`."""
+        """Lower and upper end of the central interval that contains a new observation with probability `level`."""
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level!r}; 95 % is 0.95")
         reach = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))) * self.total_std
@@ -72,7 +72,7 @@ class Prediction:
 
 
 def check_observations(y: Tensor, mean: Tensor) -> None:
-    """Observations to hold against a prediction: finite, floating, in the shape of its mean and on its device."""
+    """Raise unless y is finite and floating point, with the shape and device of the predicted mean."""
     if not isinstance(y, Tensor):
         raise TypeError(f"y must be a torch.Tensor, got {type(y).__name__}; use torch.as_tensor(y)")
     if not y.is_floating_point():

@@ -1,4 +1,4 @@
-"""Predictors: what Algorithm 1 returns for a target t, the function M t = J′Jᵀ(K + σ²I)⁻¹ t, for many t at once."""
+"""Predictors: Algorithm 1 returns the function M t = J′Jᵀ(K + σ²I)⁻¹ t for a target t; here for many t at once."""
 
 from abc import ABC, abstractmethod
 
@@ -11,8 +11,8 @@ class Predictors(ABC):
 
     @abstractmethod
     def __call__(self, x: Tensor) -> Float[Tensor, "MC S"]:
-        """M t at the points x, a column per target."""
+        """Return M t at the points x, one column per target."""
 
     @abstractmethod
     def __getitem__(self, which: slice) -> "Predictors":
-        """Some of them."""
+        """Select predictors by a slice."""

@@ -1,4 +1,4 @@
-"""Queries in chunks: the one place where query points are cut up and answers are assembled."""
+"""Queries in chunks: split the query points, evaluate each chunk, and join the answers."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from ntkgp._system.memory import by_halves
 from ntkgp.posterior.prediction import Prediction
 from ntkgp.problem.problem import Problem
 
-POINTS = 16384  # asked about together, where the method does not say otherwise
+POINTS_PER_CHUNK = 16384  # query points evaluated together, unless the method passes another number
 Flat = Float[Tensor, "MC"]
 
 
@@ -19,12 +19,12 @@ def predict_chunks(
     x: Tensor,
     evaluate: Callable[[Tensor], tuple[Flat, Flat, Flat, Flat]],
     noise_var: float | Tensor | None,
-    points: int = POINTS,
+    points: int = POINTS_PER_CHUNK,
 ) -> Prediction:
-    """The prediction at x from mean, variance, lower and upper bound of some points at a time.
+    """Predict at x in chunks; `evaluate` returns mean, variance, lower and upper bound of one chunk.
 
-    Where memory runs out, half as many points are asked about at a time. Vectors that are split over ranks are gathered once
-    for all points, so that every rank takes part equally often.
+    If memory runs out, the chunk is halved. Vectors that are split over ranks are gathered once for all points, because
+    every rank must call the collective operations equally often.
     """
     x = problem.answers.checked(x)
     if problem.operators.space.spread:
@@ -39,7 +39,7 @@ def predict_chunks(
 
 
 def mean_chunks(problem: Problem, x: Tensor, evaluate: Callable[[Tensor], Flat]) -> Tensor:
-    """The mean at x, shaped as y, from that of some points at a time."""
+    """Evaluate the mean at x in chunks; the result has the shape of y."""
     x = problem.answers.checked(x)
-    points = len(x) if problem.operators.space.spread else POINTS
+    points = len(x) if problem.operators.space.spread else POINTS_PER_CHUNK
     return problem.answers.shaped(torch.cat([evaluate(part) for part in x.split(points)]))

@@ -12,13 +12,13 @@ from ntkgp.problem.problem import Problem
 
 @dataclass(frozen=True)
 class FunctionSample:
-    """S functions drawn from a posterior, evaluable anywhere, again and again.
+    """S functions drawn from a posterior; evaluate them at any points, as often as you like.
 
-    Each is fixed weights of the linearised network; those of ``sample_networks`` have a trained copy of it beside them.
+    Each function is the linearised network with fixed weights; functions of ``sample_networks`` add a trained copy.
 
-    Call it on M points for values of shape (S, M) or (S, M, C); differentiable in them. A function has the same value at a
-    point whatever the other points of the call, to rounding. Cost: 2·M·C·P·S operations; memory P·S numbers for the
-    functions, and three times the values while they are computed.
+    Call it on M points for values of shape (S, M) or (S, M, C); differentiable in x. Up to rounding, the value at a point
+    does not depend on the other points of the call. Cost: 2·M·C·P·S operations; memory P·S numbers for the functions, and
+    three times the values during the call.
 
     Example:
         >>> import torch, ntkgp
@@ -31,11 +31,13 @@ class FunctionSample:
 
     problem: Problem
     weights: Float[Tensor, "P S"]
-    centre: Callable[[Tensor], Float[Tensor, "MC"]] | None = None  # a mean of its own, where the weights have none
-    networks: Predictors | None = None  # a trained copy for each function, where the weights are drawn from the prior alone
+    centre: Callable[[Tensor], Float[Tensor, "MC"]] | None = (
+        None  # the posterior mean minus m, if the weights do not include it
+    )
+    networks: Predictors | None = None  # one trained copy per function, if the weights are a prior draw
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The values of all S functions at x."""
+        """Evaluate all S functions at x."""
         answers, operators = self.problem.answers, self.problem.operators
         x = answers.checked(x)
         mean = answers.mean_at(x) if self.centre is None else answers.mean_at(x) + self.centre(x)
@@ -45,7 +47,7 @@ class FunctionSample:
         return values.squeeze(2) if answers.vector_output else values
 
     def __getitem__(self, which: int | slice) -> "FunctionSample":
-        """Some of the functions: ``f[3]`` is a sample of one, ``f[:8]`` one of eight."""
+        """Select functions: ``f[3]`` is a sample of one function, ``f[:8]`` a sample of eight."""
         which = slice(which, which + 1 or None) if isinstance(which, int) else which
         networks = None if self.networks is None else self.networks[which]
         return replace(self, weights=self.weights[:, which], networks=networks)

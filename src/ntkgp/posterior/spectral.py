@@ -1,6 +1,6 @@
-"""The posterior at fixed queries from the whole spectrum of the kernel: every rank from one eigendecomposition.
+"""The posterior at fixed queries from the whole spectrum of the kernel: one eigendecomposition serves every rank.
 
-For small problems that are asked many questions: Figure 1 and the explorer. One noise variance for all observations.
+For small problems with many queries: Figure 1 and the explorer. All observations share one noise variance.
 """
 
 from dataclasses import dataclass
@@ -22,16 +22,16 @@ class JointKernel:
     """The prior covariance of the M query rows and the N training rows as one matrix, queries first."""
 
     matrix: Float[Tensor, "Q Q"]
-    rows: int  # N, of the training points
+    rows: int  # N, the number of training rows
 
     @classmethod
     def of(cls, queries: KernelRows, train: KernelRows | None, gram: Float[Tensor, "M M"] | None = None) -> "JointKernel":
-        """From the rows of both; `gram` is that of the queries, where it is known already."""
+        """Build the matrix from the rows of both; pass `gram`, the kernel of the queries, if it is already known."""
         gram = queries.gram() if gram is None else gram
         if train is None:
             return cls(gram, 0)
-        cross, own = queries.cross(train), train.gram()
-        return cls(torch.cat([torch.cat([gram, cross], dim=1), torch.cat([cross.T, own], dim=1)]), len(own))
+        cross, corner = queries.cross(train), train.gram()
+        return cls(torch.cat([torch.cat([gram, cross], dim=1), torch.cat([cross.T, corner], dim=1)]), len(corner))
 
     @property
     def train(self) -> Float[Tensor, "N N"]:
@@ -99,32 +99,32 @@ class SpectralPosterior:
         return (self.kernel.prior - self.spectrum.cross.square() @ self._weights).clamp_min(0)
 
     def respond(self, targets: Float[Tensor, "N S"]) -> Float[Tensor, "M S"]:
-        """M t = K(x′, x) A⁻¹ t for each column: what Algorithm 1 returns for the target t."""
+        """Return M t = K(x′, x) A⁻¹ t for each column t: the result of Algorithm 1 for the target t."""
         return (self.spectrum.cross * self._weights) @ (self.spectrum.vectors.T @ targets)
 
     def predictors(self, rank: int) -> Float[Tensor, "M K"]:
-        """P = M U, the predictors of the first `rank` eigenvectors."""
+        """Return P = M U, the predictors of the first `rank` eigenvectors."""
         return (self.spectrum.cross * self._weights)[:, :rank]
 
     def bound(self, estimate: CovarianceEstimate, rank: int) -> Float[Tensor, "M"]:
-        """The upper bound of an estimate with `rank` eigenvectors and no tail, J′J′ᵀ − P W Pᵀ."""
+        """Return the upper bound of an estimate with `rank` eigenvectors and no tail, J′J′ᵀ − P W Pᵀ."""
         head = self.predictors(rank)
         weights = self.noise_var * estimate.head_weights(self._whitened[:rank].sqrt())
         return self.kernel.prior - CovarianceParts(head, weights, head[:, :0]).explained_diag()
 
     def lower(self, rank: int) -> Float[Tensor, "M"]:
-        """The certified lower bound with `rank` exact eigenvectors: no coupling, the first eigenvalue left out is the tail."""
+        """Return the certified lower bound with `rank` exact eigenvectors: no coupling; the next eigenvalue bounds the rest."""
         values, eps = self._whitened, torch.finfo(self.spectrum.values.dtype).eps
-        # Directions that J does not see to working precision (as of repeated points) count as left out.
+        # Directions that J does not see to working precision (for example, of repeated points) count as outside the head.
         seen = int((values[:rank] > 1e2 * eps * values[:1]).sum())
-        tail = float(values[seen]) if seen < len(values) else 0.0
-        bracket = Bracket(values[:seen], 0.0, tail + 10 * eps * float(values.sum()))
+        rest = float(values[seen]) if seen < len(values) else 0.0
+        bracket = Bracket(values[:seen], 0.0, rest + 10 * eps * float(values.sum()))
         return bracket.lower(self.spectrum.cross[:, :seen] * self.spectrum.values[:seen].rsqrt(), self.kernel.prior)
 
     def tail_targets(self, rank: int, count: int, generator: torch.Generator) -> Float[Tensor, "N T"]:
-        """Targets (I − UUᵀ)(Jz + σε)/σ of `count` tail predictors, with the symmetric root of K in the place of J.
+        """Draw targets (I − UUᵀ)(Jz + σε)/σ for `count` tail predictors, with the symmetric root of K in place of J.
 
-        They have the distribution of those of :class:`TightCovariance`.
+        They have the same distribution as the tail targets of :class:`TightCovariance`.
         """
         u, s = self.spectrum.vectors, self._whitened.sqrt()
         head = PartialSVD(u[:, :rank], s[:rank], u[:, :rank], torch.zeros_like(s[:rank]), converged=True, products=0)
@@ -132,7 +132,7 @@ class SpectralPosterior:
         return TightCovariance().tail_targets(Operator.of((u * s) @ u.T), head, z, noise)
 
     def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "S M"]:
-        """Values of `count` posterior functions at the queries, by Matheron's rule."""
+        """Draw `count` posterior functions by Matheron's rule and return their values at the queries."""
         like = {"dtype": self.kernel.matrix.dtype, "generator": generator}
         prior = self.kernel.root @ torch.randn(len(self.kernel.matrix), count, **like)
         noise = self.noise_var**0.5 * torch.randn(self.kernel.rows, count, **like)

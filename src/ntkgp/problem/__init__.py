@@ -1,4 +1,4 @@
-"""Network, data, noise and prior as one whitened linear-algebra problem, and the shaping of its answers.
+"""Turn network, data, noise and prior into one whitened linear-algebra problem, and shape its answers.
 
-Every method solves this problem; no method is known here.
+Every method solves this problem. This package imports no method.
 """

@@ -1,4 +1,4 @@
-"""The answers of a problem: queries checked on the way in, values shaped as the user's y on the way out."""
+"""Queries and answers of a problem: check query points, and give values the shape and dtype of the user's y."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from ntkgp.tangent.network import PureNetwork
 
 @dataclass(frozen=True)
 class Answers:
-    """How queries come in and values go out: the shape of a point, the prior mean, the shape and dtype of y."""
+    """What is needed to check queries and to shape answers: shape of a point, prior mean, shape and dtype of y."""
 
     network: PureNetwork
     point_shape: torch.Size
@@ -25,30 +25,30 @@ class Answers:
     dtype: torch.dtype  # of y
 
     def checked(self, x: Tensor) -> Tensor:
-        """Query points, checked against the training points."""
+        """Return the query points; raise if their shape, dtype or device does not match the training points."""
         check_inputs(x, self.network.module)
         if x.shape[1:] != self.point_shape:
             raise ValueError(f"x must have shape (M, {', '.join(map(str, self.point_shape))}) as in fit, got {tuple(x.shape)}")
         return x
 
     def mean_at(self, x: Tensor) -> Float[Tensor, "MC"]:
-        """m(x), flattened point-major."""
+        """Return m(x), flattened point-major."""
         return evaluate_mean(self.prior_mean, x, self.outputs, self.network.dtype).flatten()
 
     def shaped(self, values: Float[Tensor, "MC"]) -> Tensor:
-        """As the user's y: (M,) or (M, C), in its dtype."""
+        """Give values the shape and dtype of the user's y: (M,) or (M, C)."""
         values = self.cast(values).unflatten(0, (-1, self.outputs))
         return values.squeeze(1) if self.vector_output else values
 
     def cast(self, values: Float[Tensor, "MC *more"]) -> Float[Tensor, "MC *more"]:
-        """Rows for each output at each query point, in the dtype of y: finite, or an error that says where they are not."""
+        """Cast rows (one per output and query point) to the dtype of y; raise with the row if a value is not finite."""
         check_finite(values, self.outputs, f"the answer (in {values.dtype})")
         answer = values.to(self.dtype)
-        check_finite(answer, self.outputs, f"the answer in {self.dtype}, the dtype of y at the fit,")
+        check_finite(answer, self.outputs, f"the answer in {self.dtype} (the dtype of y in fit)")
         return answer
 
     def positive(self, covariance: Float[Tensor, "MC MC"]) -> Float[Tensor, "MC MC"]:
-        """A symmetric estimate of a covariance without its negative part, as an answer."""
+        """Set the negative eigenvalues of a symmetric covariance estimate to zero, and cast it to the dtype of y."""
         check_finite(covariance, self.outputs, f"the covariance (in {covariance.dtype})")
         values, vectors = torch.linalg.eigh(covariance)
         return self.cast(vectors * values.clamp_min(0) @ vectors.T)

@@ -1,4 +1,4 @@
-"""Data that does not fit in memory: a re-iterable of (x, y) batches, gone through once per pass."""
+"""Data that does not fit in memory: a re-iterable of (x, y) batches, read once per pass."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -9,47 +9,49 @@ from torch import Tensor, nn
 
 from ntkgp._system.check_data import check_inputs, check_pair, check_targets
 
-STAY = "batches must stay the same (no shuffle=True, nothing random in them, no source that runs dry)"
+SAME_BATCHES = (
+    "every pass must give the same batches in the same order: no shuffle=True, no random transforms, no source that runs out"
+)
 
 
 @dataclass
 class Batches:
     """Batches from a DataLoader or any other re-iterable, moved to the module's device and checked on every pass.
 
-    Memory: one batch. `passes` counts how often the data was gone through.
+    Memory: one batch. `passes` counts how often the data was read.
     """
 
     source: Iterable[tuple[Tensor, Tensor]]
     device: torch.device
     passes: int = field(default=0, init=False)
-    _seen: list[tuple[int, int]] = field(default_factory=list, init=False)  # what tells each batch of the first pass
-    _complete: bool = field(default=False, init=False)  # whether that pass came to its end
+    _seen: list[tuple[int, int]] = field(default_factory=list, init=False)  # digest of each batch of the first pass
+    _complete: bool = field(default=False, init=False)  # whether the first pass reached its end
 
     def __post_init__(self) -> None:
         if iter(self.source) is self.source:
             raise TypeError(
-                "x must be a tensor or something that can be iterated over again and again (a DataLoader, a list of batches), "
+                "x must be a tensor or an iterable that can be read several times (a DataLoader, a list of batches), "
                 f"got {type(self.source).__name__}, which is used up after one pass"
             )
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """One pass. What was computed from one pass is used with the next: they must be the same, in the same order."""
+        """Make one pass. Results of one pass are used in the next, so raise if batches or their order differ from the first."""
         count = 0
-        for x, y in self._once():
+        for x, y in self._one_pass():
             if count == len(self._seen) and not self._complete:
                 self._seen.append(_digest(x, y))
             elif count == len(self._seen) or self._seen[count] != _digest(x, y):
-                raise ValueError(f"x gave another batch {count} in this pass than in the first; {STAY}")
+                raise ValueError(f"batch {count} of x is not the same as in the first pass; {SAME_BATCHES}")
             count += 1
             yield x, y
         if count == 0:
             raise ValueError("x gave no batches; expected at least one pair (x, y)")
         if count != len(self._seen):
-            raise ValueError(f"x gave {count} batches in this pass and {len(self._seen)} in the first; {STAY}")
+            raise ValueError(f"x gave {count} batches in this pass but {len(self._seen)} in the first; {SAME_BATCHES}")
         self._complete = True
 
-    def _once(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches as they come, each a pair of tensors that go together."""
+    def _one_pass(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of the source on the module's device; check that each is a matching pair of tensors."""
         self.passes += 1
         shape: torch.Size | None = None
         for count, batch in enumerate(self.source):
@@ -65,31 +67,33 @@ class Batches:
             yield x.to(self.device), y.to(self.device)
 
     def checked(self, module: nn.Module, outputs: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The same, every batch checked."""
+        """Make one pass and check every batch against the module."""
         for x, y in self:
             check_inputs(x, module)
             check_targets(y, x, outputs)
             yield x, y
 
     def followed_by(self, x: Tensor, y: Tensor) -> "Batches":
-        """The same with one batch more."""
-        return Batches(_InTurn([self.source, [(x, y)]]), self.device)
+        """Return the same batches with one more at the end."""
+        return Batches(_Chained([self.source, [(x, y)]]), self.device)
 
     def joined(self) -> tuple[Tensor, Tensor]:
-        """All data as two tensors, for methods that need it at once and whatever its order."""
-        pairs = list(self._once())
+        """Join all batches into two tensors, for methods that need all data at once; a changed order does no harm."""
+        pairs = list(self._one_pass())
         if not pairs:
             raise ValueError("x gave no batches; expected at least one pair (x, y)")
         kinds = {tuple(y.shape[1:]) for _, y in pairs}
         if len(kinds) > 1:
-            raise ValueError(f"y must have as many columns in every batch, got shapes (n, *s) with s in {sorted(kinds)}")
+            raise ValueError(
+                f"y must have the same number of columns in every batch, got shapes (n, *s) with s in {sorted(kinds)}"
+            )
         return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
 
 
 def _digest(x: Tensor, y: Tensor) -> tuple[int, int]:
-    """Two numbers that would hardly be the same for other points, or for the same in another order.
+    """Digest a batch: two integers that change with the values and with their order.
 
-    Sums of whole numbers, which wrap around: unlike those of floating ones they are the same for any number of threads.
+    Integer sums wrap around and, unlike floating-point sums, do not depend on the number of threads.
     """
 
     def one(t: Tensor) -> int:
@@ -101,8 +105,8 @@ def _digest(x: Tensor, y: Tensor) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class _InTurn:
-    """One source after the other, again and again."""
+class _Chained:
+    """Several sources one after the other, as one re-iterable."""
 
     sources: list[Iterable[tuple[Tensor, Tensor]]]
 

@@ -1,4 +1,4 @@
-"""From what the user passed to a problem: everything is checked here, once."""
+"""Build a problem from the user's arguments. All checks of the data happen here, once."""
 
 from collections.abc import Iterable, Mapping
 
@@ -34,9 +34,9 @@ def build_problem(
     dtype: torch.dtype | None = None,
     parameters: Iterable[str] | None = None,
 ) -> Problem:
-    """Check what the user passed and build the :class:`Problem`; without targets they are zero (covariance only).
+    """Check the user's arguments and build the :class:`Problem`; missing targets become zeros (covariance only).
 
-    With a group the points are those of this rank, of which there may be none.
+    With a group, `source` holds the points of this rank, possibly none.
     """
     group, x = source.group, source.x
     if group is None:
@@ -46,7 +46,7 @@ def build_problem(
     network, outputs = open_network(module, first, dtype, parameters)
     mean = mean_function(prior_mean, network, outputs)
     here, like, residual = _residuals(source, network, outputs, mean)
-    if kind is not None:  # the kind of target that all ranks agree on
+    if kind is not None:  # the target shape and dtype that all ranks agree on
         check_targets(kind, first[:0], outputs)
         like = kind
     noise = check_noise(source.noise_var, (len(residual) // outputs, outputs)).to(network.device)
@@ -54,7 +54,7 @@ def build_problem(
     check_sizes(residual, noise_std)
     common = check_noise(source.noise_var, (1, outputs)).to(network.device).clone() if source.noise_is_common else None
     data = Data(
-        x=first[:0] if here is None else here.detach().clone(),  # what the user does to x later must not reach the posterior
+        x=first[:0] if here is None else here.detach().clone(),  # a copy: the user may change x later
         residual=residual,
         noise_std=noise_std,
         outputs=outputs,
@@ -77,7 +77,7 @@ def build_problem(
 def _residuals(
     source: Source, network: PureNetwork, outputs: int, mean: MeanFunction
 ) -> tuple[Tensor | None, Tensor | None, Tensor]:
-    """The points that are here (the first batch of several), targets like all of them, and all residuals."""
+    """Return the rank-local points (of batches, the first), targets with the shape and dtype of y, and all residuals."""
     x, y, nothing = source.x, source.y, torch.zeros(0, dtype=network.dtype, device=network.device)
     if isinstance(x, Batches):
         here, like, residuals = None, None, [nothing]

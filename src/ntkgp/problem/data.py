@@ -16,28 +16,28 @@ from ntkgp.problem.batches import Batches
 
 @dataclass(frozen=True)
 class Data:
-    """Training points with their residuals (targets less the prior mean) and noise. Rows are point-major, N·C of them.
+    """Training points with their residuals (targets minus the prior mean) and noise. The N·C rows are point-major.
 
-    Where the points lie on several ranks, x, `residual` and `noise_std` are those of this rank; `points` and `rows` count all.
+    With several ranks, x, `residual` and `noise_std` are rank-local; `points` and `rows` count all ranks.
     """
 
     x: Tensor
     residual: Float[Tensor, "NC"]
     noise_std: Float[Tensor, "NC"]
     outputs: int  # C
-    common_noise: Float[Tensor, "1 C"] | None  # where it is the same at every point
-    batches: Batches | None = None  # the points, where they do not fit in memory; x is then the first batch
-    arrivals: tuple[tuple[int, int], ...] = ()  # (n, times): n points arrived together, so many times; () for all at once
-    shard: Shard | None = None  # where other ranks have more points
+    common_noise: Float[Tensor, "1 C"] | None  # noise variance per output, if all points have the same
+    batches: Batches | None = None  # points that do not fit in memory; x is then the first batch
+    arrivals: tuple[tuple[int, int], ...] = ()  # (n, times): n points came together, `times` times; () if all came at once
+    shard: Shard | None = None  # set if the points are distributed over ranks
 
     @property
     def points(self) -> int:
-        """N, of all ranks."""
+        """N, over all ranks."""
         return len(self.noise_std) // self.outputs if self.shard is None else self.shard.points
 
     @property
     def rows(self) -> int:
-        """N·C, of all ranks."""
+        """N·C, over all ranks."""
         return self.points * self.outputs
 
     @property
@@ -52,7 +52,7 @@ class Data:
 
     @property
     def noise_scale(self) -> float:
-        """σ; the root mean square of the σ_n when they differ."""
+        """σ; the root mean square of the σ_n if they differ."""
         return math.sqrt(self.total(self.noise_std.square().sum()) / self.rows)
 
     @property
@@ -62,25 +62,25 @@ class Data:
 
     @property
     def loss_weights(self) -> Float[Tensor, "N C"]:
-        """w_n = σ²/σ_n²: how much each observation counts in the paper's loss; 1 when the noise is the same everywhere."""
+        """w_n = σ²/σ_n²: the weight of each observation in the paper's loss; 1 if the noise is the same everywhere."""
         return (self.noise_scale / self.noise_std).square().unflatten(0, (-1, self.outputs))
 
     @property
     def few(self) -> Tensor:
-        """Some training points, the same on all ranks."""
+        """A few training points, the same on all ranks."""
         return self.x if self.shard is None else self.shard.few
 
     def noise_at(self, x: Tensor, noise_var: float | Tensor | None) -> Float[Tensor, "MC"] | None:
-        """The noise variance of new points: the one given, else the common one of the training data, else unknown."""
+        """Return the noise variance at x: the given one, or the common one of the training data; None if unknown."""
         value = self.common_noise if noise_var is None else noise_var
         return None if value is None else check_noise(value, (len(x), self.outputs)).to(x.device).flatten()
 
     def total(self, value: Tensor) -> float:
-        """The sum of a number over all ranks."""
+        """Sum a number over all ranks."""
         return float(value) if self.shard is None else self.shard.group.total(float(value))
 
     def draw_points(self, count: int, generator: torch.Generator | None) -> Tensor:
-        """Some of the training points (with batches, of the first), drawn from those of all ranks."""
+        """Draw `count` training points of all ranks at random; with batches, from the first batch."""
         if self.shard is not None:
             return self.shard.pick(self.x, count, generator)
         place = "cpu" if generator is None else generator.device
@@ -88,7 +88,7 @@ class Data:
         return self.x[picks.to(self.x.device)]
 
     def draw_noise(self, columns: int, generator: torch.Generator | None) -> Float[Tensor, "NC S"]:
-        """Standard normal noise for the rows of this rank: the same numbers for any distribution of the rows over ranks."""
+        """Draw standard normal noise for the rank-local rows; a row gets the same numbers whichever rank holds it."""
         start = 0 if self.shard is None else self.shard.start * self.outputs
         here = slice(start, start + len(self.noise_std))
         return normal_rows(self.rows, here, columns, generator, self.residual.dtype, self.residual.device)

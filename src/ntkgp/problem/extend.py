@@ -1,4 +1,4 @@
-"""A problem with more data: what every ``posterior.update`` begins with."""
+"""A problem with more data: the first step of every ``posterior.update``."""
 
 from dataclasses import replace
 
@@ -15,9 +15,9 @@ from ntkgp.problem.source import UserData, as_tensor_or_batches
 def extend_problem(
     problem: Problem, x: UserData, y: Tensor | None, noise_var: float | Tensor | None
 ) -> tuple[Problem, Problem]:
-    """The problem with the new data behind the old, and that of the new data alone; the network is not checked again.
+    """Return the problem with the new data after the old, and the problem of the new data alone.
 
-    Cost: the factors of the new points, and a copy of the old points and targets.
+    The network is not checked again. Cost: the factors of the new points, and a copy of the old points and targets.
     """
     given = as_tensor_or_batches(x, y, problem.network.device)
     x, y = given.joined() if isinstance(given, Batches) else (given, y)
@@ -28,8 +28,8 @@ def extend_problem(
     noise_var = old.common_noise if noise_var is None else noise_var
     if noise_var is None:
         raise ValueError(
-            f"noise_var is missing: the noise of the fit differed from point to point, so that of the {len(x)} new point(s) is "
-            f"not known; pass a number, or a tensor of shape ({len(x)},), (1, {C}) or ({len(x)}, {C})"
+            f"noise_var is missing: in fit the noise differed from point to point, so the noise of the {len(x)} new point(s) "
+            f"is unknown; pass a number, or a tensor of shape ({len(x)},), (1, {C}) or ({len(x)}, {C})"
         )
     noise = check_noise(noise_var, (len(x), C)).to(problem.network.device)
     residual = residual_of(problem.answers.prior_mean, x, y, C, problem.network.dtype)
@@ -38,7 +38,7 @@ def extend_problem(
     same = old.common_noise is not None and bool((noise == old.common_noise).all())
     new_data = replace(
         old,
-        x=x.to(old.x.dtype, copy=True),  # what the user does to x later must not reach the posterior
+        x=x.to(old.x.dtype, copy=True),  # a copy: the user may change x later
         residual=residual,
         noise_std=noise_std,
         common_noise=old.common_noise if same else None,
@@ -46,7 +46,7 @@ def extend_problem(
         arrivals=(),
     )
     new = problem.with_data(new_data)
-    _ = new.operators.prior_variance  # finite, or an error says where not
+    _ = new.operators.prior_variance  # raises if it is not finite
     batches = old.batches
     whole = replace(
         new_data,
@@ -60,6 +60,6 @@ def extend_problem(
 
 
 def _with_arrival(arrivals: tuple[tuple[int, int], ...], count: int) -> tuple[tuple[int, int], ...]:
-    """One arrival more; consecutive arrivals of the same size are counted together."""
+    """Append an arrival of `count` points; consecutive arrivals of the same size share one entry."""
     *before, (size, times) = arrivals
     return (*before, (size, times + 1)) if size == count else (*arrivals, (count, 1))

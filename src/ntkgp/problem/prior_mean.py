@@ -1,4 +1,4 @@
-"""The prior mean m: zero, the network itself, or any function; and what it leaves of the targets."""
+"""The prior mean m (zero, the network itself, or any function) and the residuals y − m(x)."""
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from ntkgp.tangent.network import PureNetwork
 def network_mean(x: Tensor) -> Tensor:
     """The network itself, f(x; θ0), as prior mean: pass it to ``fit(..., prior_mean=network_mean)``.
 
-    It stands for "whatever network is being fitted"; outside of ``fit`` it has no network to call.
+    It is a marker for "the network being fitted"; calling it raises a TypeError.
 
     Example:
         >>> import torch, ntkgp
@@ -25,7 +25,7 @@ def network_mean(x: Tensor) -> Tensor:
 
 
 def mean_function(prior_mean: MeanFunction | None, network: PureNetwork, outputs: int) -> MeanFunction:
-    """What the user passed as prior mean, as a function of x."""
+    """Turn the user's `prior_mean` into a function of x."""
     if prior_mean is None:
         return lambda x: torch.zeros(len(x), outputs, device=x.device)
     if prior_mean is network_mean:
@@ -36,8 +36,8 @@ def mean_function(prior_mean: MeanFunction | None, network: PureNetwork, outputs
 
 
 def evaluate_mean(mean: MeanFunction, x: Tensor, outputs: int, dtype: torch.dtype) -> Float[Tensor, "M C"]:
-    """m(x), checked."""
-    # Differentiable in x, and in nothing else: a prior mean that is a module has parameters of its own.
+    """Return m(x) as (M, C); raise if its shape or values are wrong."""
+    # Differentiable in x only: a prior mean that is a module must not record gradients for its parameters.
     with torch.set_grad_enabled(x.requires_grad and torch.is_grad_enabled()):
         value = mean(x)
     if not isinstance(value, Tensor) or value.numel() != len(x) * outputs or not value.is_floating_point():
@@ -49,5 +49,5 @@ def evaluate_mean(mean: MeanFunction, x: Tensor, outputs: int, dtype: torch.dtyp
 
 
 def residual_of(mean: MeanFunction, x: Tensor, y: Tensor, outputs: int, dtype: torch.dtype) -> Float[Tensor, "NC"]:
-    """The targets less the prior mean, flattened point-major."""
+    """Return y − m(x), flattened point-major."""
     return (y.detach().reshape(len(x), outputs).to(dtype) - evaluate_mean(mean, x.detach(), outputs, dtype)).flatten()

@@ -12,13 +12,13 @@ from ntkgp.tangent.network import PureNetwork
 
 @dataclass(frozen=True)
 class Problem:
-    """y = m(x) + J(x)Δ + noise, Δ ~ N(0, I): the network, its data, the operators over them, and the way to answers."""
+    """y = m(x) + J(x)Δ + noise, Δ ~ N(0, I): the network, its data, its operators, and the shaping of answers."""
 
     network: PureNetwork
     data: Data
     operators: Operators
     answers: Answers
-    module_dtypes: dict[str, str]  # of the user's parameters and buffers
+    module_dtypes: dict[str, str]  # dtype of each of the user's parameters and buffers, by name
 
     @property
     def outputs(self) -> int:
@@ -27,7 +27,7 @@ class Problem:
 
     @property
     def identity(self) -> dict[str, str | int | float]:
-        """What tells this problem from others, for any distribution of its points over ranks. Cost: a pass over the weights."""
+        """Values that identify this problem, however its points are distributed over ranks. Cost: one pass over the weights."""
         data, digests = self.data, fingerprint(self.network.module, dtypes_of(self.network.module))
         return {
             "points": data.points,
@@ -40,10 +40,10 @@ class Problem:
         }
 
     def with_data(self, data: Data, **changes: object) -> "Problem":
-        """The same network with other data; `changes` are those of the operators."""
+        """Return the problem of the same network with other data; `changes` go to the operators."""
         operators = replace(self.operators, data=data, **{"known_jacobian": None, **changes})  # pyright: ignore[reportArgumentType]
         return replace(self, data=data, operators=operators)
 
     def split(self) -> "Problem":
-        """The same with vectors over the weights split over the ranks."""
+        """Return the same problem with vectors over the weights split over the ranks."""
         return replace(self, operators=self.operators.split())

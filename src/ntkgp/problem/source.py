@@ -1,4 +1,4 @@
-"""What the user passed as data, before it is a problem: tensors or batches, on one process or on one rank of several."""
+"""The data as the user passed it: tensors or batches, in one process or on one rank of several."""
 
 import hashlib
 from collections.abc import Iterable
@@ -18,9 +18,9 @@ UserData = Tensor | Iterable[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Source:
-    """Points, targets and noise as they came; y is None for batches, and for a problem without targets.
+    """Points, targets and noise as the user passed them; y is None for batches and for a problem without targets.
 
-    With a group they are those of this rank, which may have none.
+    With a group, each rank has a source with its own points, possibly none.
     """
 
     x: Tensor | Batches
@@ -30,11 +30,11 @@ class Source:
 
     @classmethod
     def of(cls, module: nn.Module, x: UserData, y: Tensor | None, noise_var: Any, group: Group | None = None) -> "Source":
-        """What a user passes to ``fit``: x and y as tensors, or x as a re-iterable of (x, y) batches and no y."""
+        """Build a source from the arguments of ``fit``: x and y as tensors, or x as a re-iterable of (x, y) batches."""
         return cls(as_tensor_or_batches(x, y, next(module.parameters()).device), y, noise_var, group)
 
     def rows(self) -> int:
-        """N·C, of all ranks. Cost: a pass over the batches."""
+        """Count the rows N·C of all ranks. Cost: one pass over the batches."""
         if isinstance(self.x, Batches):
             rows = sum(y.numel() for _, y in self.x)
         else:
@@ -42,7 +42,7 @@ class Source:
         return rows if self.group is None else int(self.group.total(rows))
 
     def whole(self, most_rows: int | None = None) -> "Source":
-        """All points as tensors in this process: batches joined, those of other ranks gathered (at most `most_rows`)."""
+        """Join all batches and gather the points of all ranks (at most `most_rows` rows) as tensors in this process."""
         if self.group is not None:
             return Source(*gathered(self.group, self.x, self.y, self.noise_var, most_rows))
         if isinstance(self.x, Batches):
@@ -50,7 +50,7 @@ class Source:
         return self
 
     def tensors(self) -> tuple[Tensor, Tensor]:
-        """The points and targets as two tensors; batches are joined."""
+        """Return points and targets as two tensors; batches are joined."""
         if isinstance(self.x, Batches):
             return self.x.joined()
         if self.y is None:
@@ -58,7 +58,7 @@ class Source:
         return self.x, self.y
 
     def agree(self, module: nn.Module, **options: object) -> None:
-        """Stop on all ranks if they differ in the module, an option or the noise; noise per point is each rank's own."""
+        """Raise on all ranks if they differ in the module, an option or the noise; noise per point may differ."""
         if self.group is None:
             return
         digest = hashlib.sha256(repr(fingerprint(module, dtypes_of(module))).encode()).hexdigest()
@@ -71,13 +71,13 @@ class Source:
 
     @property
     def noise_is_common(self) -> bool:
-        """Whether the noise is the same at every point of every rank: a number, or one per output as (1, C)."""
+        """Whether all points of all ranks have the same noise: a number, or one per output as (1, C)."""
         differs = noise_differs(self.noise_var)
         return not (differs if self.group is None else self.group.any(differs))
 
 
 def as_tensor_or_batches(x: UserData, y: Tensor | None, device: torch.device) -> Tensor | Batches:
-    """The points as they are, or as checked batches when they are not a tensor."""
+    """Return a tensor unchanged, and anything else as checked batches."""
     if isinstance(x, Tensor):
         if y is None:
             raise ValueError("y is missing; pass the targets, or x as an iterable of (x, y) batches")

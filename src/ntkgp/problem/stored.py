@@ -1,4 +1,4 @@
-"""A regression problem in the words of a file, and back: all of it but the network, which must be the same when it is read."""
+"""A regression problem in a file: everything except the network, which the user must pass again to load it."""
 
 from collections.abc import Iterator
 
@@ -24,14 +24,14 @@ from ntkgp.tangent.tangent import Tangent
 
 
 def problem_state(problem: Problem) -> State:
-    """The points, residuals and noise; priors; a fingerprint of the network. Of batches only two points are kept.
+    """Return what is saved: points, residuals, noise, priors and a fingerprint of the network.
 
-    Where the points lie on several ranks those are left out like batches, with all that goes with them.
+    Batches are not saved, except for two points. Points on several ranks are not saved either, nor their residuals and noise.
     """
     module, tangent, data, answers = problem.network.module, problem.operators.tangent, problem.data, problem.answers
     whole, rows = data.batches is None and data.shard is None, None if data.shard is None else 0
     return State.of(
-        x=data.x if whole else _two(problem),
+        x=data.x if whole else _two_points(problem),
         whole=whole,
         residual=data.residual[:rows],
         noise_std=data.noise_std[:rows],
@@ -42,7 +42,7 @@ def problem_state(problem: Problem) -> State:
         vector_output=answers.vector_output,
         user_dtype=_name(answers.dtype),
         prior_mean=answers.prior_mean_name,
-        prior_std={name: tangent.scales[name] for name in tangent.layout.shapes},  # of the parameters chosen, in flat order
+        prior_std={name: tangent.scales[name] for name in tangent.layout.shapes},  # of the chosen parameters, in flat order
         module=fingerprint(module, problem.module_dtypes),
         cast=None if dtypes_of(module) == problem.module_dtypes else _name(problem.network.dtype),
         layers=_layers(module),
@@ -52,7 +52,7 @@ def problem_state(problem: Problem) -> State:
 
 
 def restore_problem(state: State, module: nn.Module, prior_mean: MeanFunction | None) -> Problem:
-    """The problem again, with a copy of a module that must be the one fitted."""
+    """Rebuild the problem with a copy of `module`; raise if it is not the fitted one."""
     points, outputs, whole = state.fact("points", int), state.fact("outputs", int), state.fact("whole", bool)
     network, scales = _network(state, module), state.fact("prior_std", dict)
     state.sizes.update(N=points, C=outputs, NC=points * outputs)
@@ -62,7 +62,7 @@ def restore_problem(state: State, module: nn.Module, prior_mean: MeanFunction | 
     except (RuntimeError, IndexError) as error:
         raise ValueError(f"the module cannot be called on the training points: {error}") from error
     state.sizes["P"] = tangent.layout.size
-    if list(tangent.layout.shapes) != list(scales):  # layers that another version or machine knows factors of come first there
+    if list(tangent.layout.shapes) != list(scales):  # another version or machine may order the layers differently
         state.orders["P"] = _order(tangent.layout, list(scales), network.device)
     noise_differs = state.facts.get("common_noise", "in the tensors") is None
     residual, noise_std = state.tensor("residual", "NC", network.dtype), state.tensor("noise_std", "NC", network.dtype)
@@ -74,7 +74,7 @@ def restore_problem(state: State, module: nn.Module, prior_mean: MeanFunction | 
         noise_std=noise_std,
         outputs=outputs,
         common_noise=None if common is None else check_noise(common, (1, outputs), "common_noise"),
-        batches=None if whole else Batches(_LeftOut(), network.device),
+        batches=None if whole else Batches(_MissingBatches(), network.device),
         arrivals=_arrivals(state, points),
     )
     mean = mean_function(_prior_mean(state, prior_mean), network, outputs)
@@ -86,14 +86,14 @@ def restore_problem(state: State, module: nn.Module, prior_mean: MeanFunction | 
 
 
 def restore_head(state: State, name: str) -> Head:
-    """The head again, if it can be one: a bracket of negative numbers would give negative variances."""
+    """Rebuild the head; raise if it has negative numbers, which would give negative variances."""
     head = state.build(Head, name, torch.float64, v="P K", image="P K", values="K")
     if min(head.coupling, head.tail, float(head.values.min())) < 0:
-        raise ValueError(f"{name!r} must hold no negative numbers in its values, coupling and tail")
+        raise ValueError(f"{name!r} must have no negative numbers in its values, coupling and tail")
     try:
         head.explained()
     except torch.linalg.LinAlgError as error:
-        raise ValueError(f"{name!r} holds numbers that no head has: {error}") from error
+        raise ValueError(f"{name!r} cannot be a head: {error}") from error
     return head
 
 
@@ -101,7 +101,7 @@ def _arrivals(state: State, points: int) -> tuple[tuple[int, int], ...]:
     parts = state.fact("parts", list)
     good = all(isinstance(part, list) and len(part) == 2 and all(type(n) is int and n > 0 for n in part) for part in parts)
     if not good or (parts and sum(n * times for n, times in parts) != points):
-        raise ValueError(f"'parts' must say how the {points} points came, [[size, times], ...], got {parts!r}")
+        raise ValueError(f"'parts' must list how the {points} points arrived, as [[size, times], ...], got {parts!r}")
     return tuple((n, times) for n, times in parts)
 
 
@@ -116,7 +116,7 @@ def _network(state: State, module: nn.Module) -> PureNetwork:
         check_positive("the file", **{f"prior_std of {name}": std})
     network = PureNetwork(module, cast, names)
     for path, part in network.module.named_modules():
-        part.training = path in training  # the mode it was fitted in; the copy is ours
+        part.training = path in training  # restore the mode of the fit; this is our copy
     return network
 
 
@@ -124,39 +124,39 @@ def _prior_mean(state: State, given: MeanFunction | None) -> MeanFunction | None
     name = state.fact("prior_mean", str)
     if name == "function":
         if given is None or given is network_mean:
-            raise ValueError("the prior mean was a function, which a file cannot hold; pass it again as prior_mean=")
+            raise ValueError("the prior mean was a function, which files cannot store; pass it again as prior_mean=")
         return given
     if name not in ("zero", "network"):
         raise ValueError(f"'prior_mean' must be 'zero', 'network' or 'function', got {name!r}")
     if given is not None:
-        raise ValueError(f"the prior mean is in the file ({name}); leave prior_mean out, or fit again with another one")
+        raise ValueError(f"the prior mean is in the file ({name}); leave prior_mean out, or fit again with another prior mean")
     return network_mean if name == "network" else None
 
 
 def _order(layout: ParameterLayout, stored: list[str], device: torch.device) -> Tensor:
-    """Where each of the P numbers of the flat layout stands in one with the parameters in another order."""
+    """Return where each of the P numbers of the flat layout is in the file, which orders the parameters differently."""
     places = torch.arange(layout.size, device=device).split([layout.shapes[name].numel() for name in stored])
     return torch.cat([places[stored.index(name)] for name in layout.shapes])
 
 
-def _two(problem: Problem) -> Tensor:
-    """Two training points, on all ranks the same."""
+def _two_points(problem: Problem) -> Tensor:
+    """Return two training points, the same on all ranks."""
     return problem.data.few[[0, -1]]
 
 
 @torch.no_grad()
 def _probe(problem: Problem) -> Float[Tensor, "3 2 C"]:
-    """Output, prior variance and prior mean at two training points, which another function would hardly share."""
-    few = _two(problem)
+    """Evaluate output, prior variance and prior mean at two training points: another function would give other values."""
+    few = _two_points(problem)
     values = [problem.network.initial(few).flatten(), problem.operators.at(few).diag(), problem.answers.mean_at(few)]
     return torch.stack(values).unflatten(1, (2, -1)).double()
 
 
 def _check_probe(problem: Problem, state: State) -> None:
-    """Weights do not say what is done with them: activations have none."""
+    """Raise if the module computes other values than the fitted one; equal weights do not show a changed activation."""
     before, now = state.tensor("probe", "3 2 C", torch.float64), _probe(problem)
     std, variance = before[1].abs().sqrt(), before[1].abs()
-    # Another machine rounds in another way; the most is what TF32 does to the convolutions of a float32 network.
+    # Another machine rounds differently; the largest difference comes from TF32 convolutions in a float32 network.
     slack = 10 * torch.finfo(problem.network.dtype).eps ** 0.5 * (before.abs() + torch.stack([std, variance, std]))
     wrong = (~((now - before).abs() <= slack)).flatten(1).any(dim=1).tolist()
     got, was = now[:, 0].tolist(), before[:, 0].tolist()
@@ -165,22 +165,28 @@ def _check_probe(problem: Problem, state: State) -> None:
         other = [f"layer {path!r} is {layers.get(path)}, was {kind}; "
                  for path, kind in state.fact("layers", dict).items() if layers.get(path) != kind]  # fmt: skip
         raise ValueError(
-            f"the module has the weights of the fitted one but does something else with them: {''.join(other[:1])}at the first "
-            f"training point its output is {got[0]} (was {was[0]}) and the prior variance {got[1]} (was {was[1]})"
+            f"the module has the weights of the fitted module but computes something else: {''.join(other[:1])}at the first "
+            f"training point its output is {got[0]} (was {was[0]}) and its prior variance {got[1]} (was {was[1]}); pass the "
+            "module that was fitted"
         )
     if wrong[2]:
-        raise ValueError(f"prior_mean is not the function of the fit: at the first training point {got[2]}, was {was[2]}")
+        raise ValueError(
+            f"prior_mean is not the function passed to fit: at the first training point it returns {got[2]}, not "
+            f"{was[2]}; pass the same function"
+        )
 
 
 def _layers(module: nn.Module) -> dict[str, str]:
     return {path: type(part).__name__ for path, part in module.named_modules()}
 
 
-class _LeftOut:
-    """Batches that are not in the file."""
+class _MissingBatches:
+    """Stands for training points that the file does not contain; raises when they are read."""
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        raise ValueError("the training points were given as batches, which files leave out; fit again to use them")
+        raise ValueError(
+            "this needs the training points, which were given as batches or by a group and are not saved in files; fit again"
+        )
         yield
 
 

@@ -1,4 +1,4 @@
-"""Rows of J(x) of any module, by autodiff: forward mode for J v, reverse mode for Jᵀ u, per-sample rows for kernels."""
+"""Rows of J(x) for any module, by autodiff: forward mode for J v, reverse mode for Jᵀ u, per-sample rows for kernels."""
 
 import torch
 from jaxtyping import Float
@@ -10,15 +10,15 @@ from ntkgp._system.memory import ran_out
 from ntkgp.tangent.layout import ParameterLayout
 from ntkgp.tangent.network import PureNetwork
 
-# torch counts the levels of forward-mode differentiation per process, not per thread: one thread at a time.
+# torch counts the levels of forward-mode differentiation per process, not per thread, so only one thread may use it at a time.
 _forward_mode = ForkLock(order=0)
 
 
 class AutodiffRows:
     """The rows of J at the points x, over the parameters of `layout`, each in units of its prior standard deviation.
 
-    J v costs two forward passes a column, Jᵀ u three; a kernel row one backward pass an output, all of them batched by
-    ``torch.func``. Modules that its transformations do not know (recurrent layers) take one backward pass per row and product.
+    J v costs two forward passes per column, Jᵀ u three, a kernel row one backward pass per output; ``torch.func`` batches all
+    of them. Modules that ``torch.func`` cannot transform (recurrent layers) take one backward pass per row and product.
     """
 
     def __init__(self, network: PureNetwork, layout: ParameterLayout, scales: dict[str, float], x: Tensor, outputs: int):
@@ -26,8 +26,8 @@ class AutodiffRows:
         self._params = {name: network.anchor[name] for name in layout.shapes}
 
     def matmat(self, v: Float[Tensor, "S p"]) -> Float[Tensor, "nC S"]:
-        """J v, all columns together."""
-        if len(v) == 0:  # vmap wants at least one column
+        """J v, all columns at once."""
+        if len(v) == 0:  # vmap needs at least one column
             return v.new_zeros(len(self.x) * self.outputs, 0)
         if not self.network.transformable:
             return self.dense().to(v.dtype) @ v.T
@@ -39,14 +39,14 @@ class AutodiffRows:
         try:
             with _forward_mode:
                 return vmap(column)(tangents).T.to(v.dtype)
-        except RuntimeError as error:  # an operation without a forward-mode derivative: by plain autograd from now on
+        except RuntimeError as error:  # no forward-mode derivative for an operation: use plain autograd from now on
             if ran_out(error):
                 raise
             self.network.transformable = False
             return self.dense().to(v.dtype) @ v.T
 
     def accumulate(self, u: Float[Tensor, "nC S"], out: Float[Tensor, "S p"]) -> None:
-        """Add Jᵀ u to `out`, all columns together."""
+        """Add Jᵀ u to `out`, all columns at once."""
         if len(out) == 0:
             return
         if not self.network.transformable:
@@ -61,13 +61,15 @@ class AutodiffRows:
         if self.network.transformable:
             try:
                 return self._batched_rows()
-            except RuntimeError as error:  # an operation without a batching rule: by plain autograd from now on
+            except RuntimeError as error:  # no batching rule for an operation: use plain autograd from now on
                 if ran_out(error):
                     raise
                 self.network.transformable = False
         return torch.cat([self._row(point, c) for point in self.x for c in range(self.outputs)])
 
     def _batched_rows(self) -> Float[Tensor, "nC p"]:
+        """All rows of J by ``torch.func``."""
+
         def single(params, point):
             return self.network(params, point.unsqueeze(0)).squeeze(0)
 
@@ -93,18 +95,22 @@ class AutodiffRows:
         return self.dense().square().sum(dim=1)
 
     def points(self, rows: slice) -> "AutodiffRows":
-        """The same for fewer points."""
+        """The rows of J at a slice of the points."""
         return AutodiffRows(self.network, self.layout, self.scales, self.x[rows], self.outputs)
 
     def joined(self, more: "AutodiffRows") -> "AutodiffRows":
-        """The same at these points and more."""
+        """The rows of J at these points, then at the points of `more`."""
         return AutodiffRows(self.network, self.layout, self.scales, torch.cat([self.x, more.x]), self.outputs)
 
     def working_numbers(self, columns: int) -> int:
-        """Rows of J, or the activations of `columns` copies of the network (guessed from the sizes of its weights)."""
+        """Numbers per point in the largest intermediate of a product: rows of J, or activations of `columns` network copies.
+
+        The activations are estimated from the sizes of the weights.
+        """
         activations = sum(shape.numel() ** 0.5 for shape in self.network.layout.shapes.values())
         return int(max(self.outputs * self.layout.size, 4 * columns * activations))
 
     def _scaled(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Multiply each part by its prior standard deviation, and set untrained rows to zero."""
         scaled = {name: part * self.scales[name] for name, part in parts.items()}
         return {name: part * self.network.masks[name] if name in self.network.masks else part for name, part in scaled.items()}

@@ -1,4 +1,4 @@
-"""Layer factors that are kept, in memory with room for those of later points."""
+"""Stored layer factors, in a buffer with room for the factors of later points."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from ntkgp.tangent.chunk import Chunk
 
 @dataclass(frozen=True)
 class GrowingChunk:
-    """The rows of J at `count` points: the first of those that `memory` has room for."""
+    """The rows of J at `count` points: the first `count` points of the buffer `memory`."""
 
     memory: Chunk
     count: int
@@ -17,20 +17,20 @@ class GrowingChunk:
 
     @classmethod
     def of(cls, chunk: Chunk) -> "GrowingChunk":
-        """A chunk as it is, without room."""
+        """Wrap a chunk, without room for more points."""
         return cls(chunk, chunk.count, Room(chunk.count))
 
     @property
     def chunk(self) -> Chunk:
-        """The rows."""
+        """The rows in use."""
         return self.memory if self.count == self.memory.count else self.memory.points(slice(0, self.count))
 
     def __call__(self) -> Iterator[Chunk]:
-        """The rows, as a source of chunks."""
+        """Iterate over the rows as one chunk."""
         return iter([self.chunk])
 
     def extended(self, more: Chunk) -> "GrowingChunk":
-        """The rows of both. Writes only the new ones, where there is room that nobody else has claimed; copies otherwise."""
+        """Append the rows of `more`: in place if the buffer has unclaimed room, else in a larger copy."""
         count, mine = self.count + more.count, self.chunk
         memory, room = self.memory, self.room
         if not room.claim(self.count, more.count):
@@ -39,6 +39,6 @@ class GrowingChunk:
             memory = more.room_for(room.size, None)
             memory.write(0, mine)
         memory.write(self.count, more)
-        # What autodiff needs is the points alone; they are few numbers beside factors.
+        # Autodiff needs only the points, which are small compared to the factors.
         others = mine.others.joined(more.others) if mine.others and more.others else None
         return GrowingChunk(replace(memory, others=others), count, room)

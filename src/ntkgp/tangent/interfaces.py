@@ -1,4 +1,4 @@
-"""What methods need of a network at some points: a kernel, or products with J(x)."""
+"""The two views of a network at some points: a kernel, or products with J(x)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class KernelRows(ABC):
-    """Some points as a kernel sees them: all that an exact posterior needs of a network."""
+    """The kernel at some points: all that an exact posterior needs from a network."""
 
     @abstractmethod
     def gram(self) -> Float[Tensor, "NC NC"]:
@@ -17,7 +17,7 @@ class KernelRows(ABC):
 
     @abstractmethod
     def cross(self, other: Any) -> Float[Tensor, "NC MC"]:
-        """K(x, x′) with the points of other rows of the same kernel."""
+        """K(x, x′), where x′ are the points of `other`."""
 
     @abstractmethod
     def diag(self) -> Float[Tensor, "NC"]:
@@ -25,7 +25,7 @@ class KernelRows(ABC):
 
 
 class JacobianRows(ABC):
-    """Some points as products with J(x) see them: what matrix-free methods and trained networks need."""
+    """Products with J(x) at some points: all that matrix-free methods and trained networks need."""
 
     shape: tuple[int, int]  # N·C and P
 
@@ -43,7 +43,7 @@ class JacobianRows(ABC):
 
     @abstractmethod
     def normal_matrix(self, weights: Float[Tensor, "nC"], done: Callable[[int], object] | None = None) -> Float[Tensor, "P P"]:
-        """Jᵀ diag(weights) J written out; `done` is told how many points were added."""
+        """Jᵀ diag(weights) J as a matrix; calls `done` with the number of points after each chunk."""
 
     @abstractmethod
     def diag(self) -> Float[Tensor, "nC"]:

@@ -1,4 +1,4 @@
-"""J(x), the NC×P derivative of the network's outputs by its (scaled) parameters at θ0, as an operator."""
+"""J(x), the NC×P derivative of the network's outputs with respect to its (scaled) parameters at θ0, as an operator."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -13,19 +13,19 @@ from ntkgp.tangent.growing_factors import GrowingChunk
 from ntkgp.tangent.interfaces import JacobianRows, KernelRows
 from ntkgp.tangent.layout import Packing
 
-COLUMNS = 1024  # multiplied together: enough to keep matrix products busy
-TILE = 256  # points of a kernel block: small enough for the cache
-BLOCK = 512  # columns of JᵀJ computed together: large enough for matrix products, small enough to leave half of it out
+MAX_COLUMNS = 1024  # columns per product: enough for efficient matrix products
+TILE_POINTS = 256  # points per kernel block: the block fits the cache
+GRAM_COLUMNS = 512  # columns of JᵀJ per product: enough to be efficient, few enough to skip nearly half of JᵀJ
 Source = Callable[[], Iterator[Chunk]]
 
 
 class Jacobian(KernelRows, JacobianRows):
-    """J(x) as products over chunks of points: nothing of size N×P, ever.
+    """J(x) by products over chunks of points; nothing of size N×P is ever formed.
 
     Args:
-        packing: of the parameters.
-        sources: each yields rows of J in the order of the points, each time it is called; whether they are kept or computed
-            anew is its affair.
+        packing: the packing of the parameters.
+        sources: functions that return the rows of J in the order of the points, every time they are called; each may store
+            the rows or compute them again.
         points: N.
         outputs: C.
     """
@@ -35,9 +35,9 @@ class Jacobian(KernelRows, JacobianRows):
         self.shape = (points * outputs, packing.layout.size)
 
     def extended(self, more: "Jacobian") -> "Jacobian":
-        """The rows of both, one below the other. Cost: the new rows; those that were there at first are not touched.
+        """Append the rows of `more`. Cost: the new rows; the existing ones are not touched.
 
-        The rows that came later are kept together, in memory with room for more, however few came at a time.
+        Appended rows share one growing buffer, even if they are appended one at a time.
         """
         *before, last = self._sources
         if (
@@ -52,10 +52,11 @@ class Jacobian(KernelRows, JacobianRows):
         return Jacobian(self._packing, sources, self.points + more.points, self.outputs)
 
     def _chunks(self) -> Iterator[Chunk]:
+        """All rows, chunk by chunk."""
         return chain.from_iterable(source() for source in self._sources)
 
     def matmat(self, v: Float[Tensor, "P S"]) -> Float[Tensor, "NC S"]:
-        """J v. Cost: 2·N·C·P·S operations by factors; memory one working set beside the result."""
+        """J v. Cost: 2·N·C·P·S operations by factors; memory one working set and the result."""
 
         def product(v: Tensor) -> Tensor:
             packed = self._packing.pack(v)
@@ -86,21 +87,22 @@ class Jacobian(KernelRows, JacobianRows):
         return _by_columns(product, v, self.shape[1])
 
     def normal_matrix(self, weights: Float[Tensor, "NC"], done: Callable[[int], object] | None = None) -> Float[Tensor, "P P"]:
-        """Jᵀ diag(weights) J written out, in the dtype of the weights, in one pass; `done` is told of points as they are done.
+        """Jᵀ diag(weights) J as a matrix, in the dtype of the weights, in one pass; calls `done` with the points of each piece.
 
-        Cost: N·C·P² operations, half of a product since it is symmetric; memory the result and one working set.
+        Cost: N·C·P² operations (symmetry saves half); memory the result and one working set.
         """
         P, packing = self.shape[1], self._packing
         shapes = [part.shape[1:] for part in packing.zeros(1, weights)[:-1]]
         roots, out, start = weights.sqrt().unsqueeze(1), weights.new_zeros(P, P), 0
-        # The rows in two orders, and the factors once more where they are widened.
+        # Memory for the rows in two orders, and for a wider copy of the factors.
         points = working_bytes(weights.device) // (3 * self.outputs * P * weights.element_size())
         for piece in (piece for chunk in self._chunks() for piece in _split(chunk, max(1, points))):
             entries = piece.to(weights.dtype).dense(shapes)
             rows = packing.unpack([part.to(weights.dtype) for part in entries]).T
             rows = rows * roots[start : start + len(rows)]
-            for left in range(0, P, BLOCK):
-                out[left : left + BLOCK, left:].addmm_(rows[:, left : left + BLOCK].T, rows[:, left:])
+            for left in range(0, P, GRAM_COLUMNS):
+                right = left + GRAM_COLUMNS
+                out[left:right, left:].addmm_(rows[:, left:right].T, rows[:, left:])
             start += len(rows)
             if done is not None:
                 done(piece.count)
@@ -108,7 +110,7 @@ class Jacobian(KernelRows, JacobianRows):
         return upper + upper.triu(1).T
 
     def gram(self) -> Float[Tensor, "NC NC"]:
-        """J(x) J(x)ᵀ, block against block; only half of the blocks are computed.
+        """J(x) J(x)ᵀ, block by block; symmetry saves half of the blocks.
 
         Cost: N²·Σ_layers(C²o + i) operations for linear layers; memory the result and three blocks of 256 points.
         """
@@ -127,25 +129,26 @@ class Jacobian(KernelRows, JacobianRows):
         return out
 
     def cross(self, other: "Jacobian") -> Float[Tensor, "NC MC"]:
-        """J(x) J(x′)ᵀ, block against block. Cost: 2·N·M·Σ_layers(C²o + i) operations for linear layers."""
+        """J(x) J(x′)ᵀ, block by block. Cost: 2·N·M·Σ_layers(C²o + i) operations for linear layers."""
         right = other._tiles()
         return torch.cat([torch.cat([mine.kernel(theirs) for theirs in right], dim=1) for mine in self._tiles()])
 
     def diag(self) -> Float[Tensor, "NC"]:
         """The diagonal of J(x) J(x)ᵀ, from the norms of the factors."""
-        return torch.cat([tile.diag() for chunk in self._chunks() for tile in _split(chunk, TILE)])
+        return torch.cat([tile.diag() for chunk in self._chunks() for tile in _split(chunk, TILE_POINTS)])
 
     def _tiles(self) -> list[Chunk]:
-        return [tile for chunk in self._chunks() for tile in _split(chunk, TILE)]
+        """All rows, in chunks of at most TILE_POINTS points."""
+        return [tile for chunk in self._chunks() for tile in _split(chunk, TILE_POINTS)]
 
     def _pieces(self, vectors: Tensor) -> Iterator[tuple[Chunk, slice]]:
-        """Chunks cut so that the intermediates of a product fit the working set, in the vectors' dtype; and their rows.
+        """Yield chunks small enough for the working set of a product, and the rows that each covers.
 
-        Factors may be kept in half the precision of the vectors: they are then widened piece by piece.
+        Factors may be stored in half the precision of the vectors; each piece is converted to the vectors' dtype.
         """
         budget, start = working_bytes(vectors.device), 0
         for chunk in self._chunks():
-            # The intermediates, and the factors once more where they are widened.
+            # Memory for the intermediates, and for a wider copy of the factors.
             per_point = chunk.working_numbers(vectors.shape[1]) * vectors.element_size() + 2 * chunk.bytes_per_point
             for piece in _split(chunk, max(1, int(budget // max(per_point, 1)))):
                 stop = start + piece.count * self.outputs
@@ -154,25 +157,28 @@ class Jacobian(KernelRows, JacobianRows):
 
 
 def working_bytes(device: torch.device) -> int:
-    """Memory for the intermediates of one product: enough to keep the arithmetic busy, little beside the device's memory."""
+    """Bytes for the intermediates of one product: enough for efficient arithmetic, little compared to the device's memory."""
     most = 2 * 2**30 if device.type == "cuda" else 128 * 2**20
     return max(2**20, min(most, free_bytes(device) // 16))
 
 
 def _split(chunk: Chunk, size: int) -> list[Chunk]:
+    """Split a chunk into chunks of at most `size` points."""
     if chunk.count <= size:
         return [chunk]
     return [chunk.points(slice(start, min(start + size, chunk.count))) for start in range(0, chunk.count, size)]
 
 
 def _consecutive(sizes: list[int]) -> list[slice]:
+    """Consecutive slices of the given sizes."""
     ends = torch.tensor(sizes).cumsum(0).tolist()
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
 def _by_columns(product: Callable[[Tensor], Tensor], v: Tensor, rows: int) -> Tensor:
+    """Apply `product` to at most MAX_COLUMNS columns at a time."""
     if v.shape[1] == 0:
         return v.new_zeros(rows, 0)
-    if v.shape[1] <= COLUMNS:
+    if v.shape[1] <= MAX_COLUMNS:
         return product(v)
-    return torch.cat([product(part) for part in v.split(COLUMNS, dim=1)], dim=1)
+    return torch.cat([product(part) for part in v.split(MAX_COLUMNS, dim=1)], dim=1)

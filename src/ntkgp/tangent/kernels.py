@@ -1,4 +1,4 @@
-"""The empirical neural tangent kernel, equation (3) of the paper, of any module."""
+"""The empirical neural tangent kernel of any module, equation (3) of the paper."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -11,13 +11,13 @@ from ntkgp.tangent.tangent import Tangent
 def kernel(module: nn.Module, x1: Tensor, x2: Tensor | None = None) -> Float[Tensor, "NC MC"]:
     """K(x1, x2) = J(x1) J(x2)ᵀ at the module's weights; rows and columns are ordered point-major.
 
-    By layer factors where the layers are known, by ``torch.func`` elsewhere. Memory: the result, the factors
+    Uses layer factors where the layers are known, ``torch.func`` elsewhere. Memory: the result, the factors
     (N + M)·Σ_layers(C·o + i), and blocks of a few hundred MB. Computes in the module's dtype.
 
     Args:
         module: any ``nn.Module`` that maps (N, ...) to (N,) or (N, C).
         x1: N points.
-        x2: M points; x1 when None, at half the cost.
+        x2: M points; None takes x1, at half the cost.
 
     Example:
         >>> import torch, ntkgp
@@ -30,7 +30,7 @@ def kernel(module: nn.Module, x1: Tensor, x2: Tensor | None = None) -> Float[Ten
     if x2 is not None:
         check_inputs(x2, module, "x2")
         if x2.shape[1:] != x1.shape[1:]:
-            raise ValueError(f"x2 must have shape (M, {', '.join(map(str, x1.shape[1:]))}) as x1, got {tuple(x2.shape)}")
+            raise ValueError(f"x2 must have shape (M, {', '.join(map(str, x1.shape[1:]))}) like x1, got {tuple(x2.shape)}")
     rows = tangent.at(x1)
     found = rows.gram() if x2 is None else rows.cross(tangent.at(x2))
     check_finite(found, outputs, f"the kernel (in {network.dtype})", "x1")
@@ -38,7 +38,7 @@ def kernel(module: nn.Module, x1: Tensor, x2: Tensor | None = None) -> Float[Ten
 
 
 def kernel_diag(module: nn.Module, x: Tensor) -> Float[Tensor, "NC"]:
-    """The diagonal of ``kernel(module, x)``, the prior variance of each output, without the matrix.
+    """The diagonal of ``kernel(module, x)``: the prior variance of each output, without forming the matrix.
 
     Memory: the factors of N points, N·Σ_layers(C·o + i).
 

@@ -1,4 +1,4 @@
-"""The kernel layer by layer, K = Σ_g v_g K_g, and the pull-back of a gradient through its factors."""
+"""The kernel per group of parameters, K = Σ_g v_g K_g, and the gradient of K through its factors."""
 
 from dataclasses import dataclass
 
@@ -15,13 +15,13 @@ from ntkgp.tangent.tangent import Tangent
 
 @dataclass(frozen=True)
 class LayerKernels:
-    """K_g(x, x) of groups g of parameters at n points, and for what a setting moves the way back to it.
+    """K_g(x, x) for groups g of parameters at n points, and pullbacks for the layers that depend on a setting.
 
-    Memory: one (n·C)² matrix a group, two more for each layer that moves, the factors and their graph.
+    Memory: one (n·C)² matrix per group, two more per layer that depends on a setting, the factors and their graph.
     """
 
-    kernels: list[Float[Tensor, "nC nC"]]  # by group
-    moving: list[tuple[int, Factor, Pullback]]  # the group, the factor with its graph, and the gradient by its tensors
+    kernels: list[Float[Tensor, "nC nC"]]  # one per group
+    moving: list[tuple[int, Factor, Pullback]]  # per layer that depends on a setting: group, factor with its graph, pullback
 
     @classmethod
     def at(
@@ -29,10 +29,10 @@ class LayerKernels:
     ) -> "LayerKernels":
         """Record the network at x with some of its buffers or weights set to other values.
 
-        `groups` holds the names of the parameters of each group; together they are all of the network's. `still` keeps, from
-        call to call, the kernels of groups that no setting moves.
+        `groups` lists the parameter names of each group; together they cover all parameters of the network. `still` caches the
+        kernels of groups that depend on no setting; pass the same dictionary in every call.
         """
-        # Only gradients tell whether a setting reaches a group.
+        # Whether a group depends on a setting shows only when a setting asks for gradients.
         knowing = not settings or any(value.requires_grad for value in settings.values())
         kernels, moving = [], []
         for k, group in enumerate(_factors(tangent.with_settings(settings), x, groups)):
@@ -55,7 +55,7 @@ class LayerKernels:
         return cls(kernels, moving)
 
     def backward(self, prior_var: Float[Tensor, "G"], weights: Float[Tensor, "nC nC"]) -> None:
-        """Add the gradient of ⟨weights, Σ_g v_g K_g⟩ to the settings that asked for it; the weights are symmetric."""
+        """Add the gradient of ⟨weights, Σ_g v_g K_g⟩ to the settings that ask for gradients; `weights` is symmetric."""
         tensors, gradients = [], []
         for k, factor, pullback in self.moving:
             found = pullback(prior_var[k] * weights)
@@ -67,7 +67,7 @@ class LayerKernels:
 
 
 def _factors(tangent: Tangent, x: Tensor, groups: list[list[str]]) -> list[list[Factor]]:
-    """The factors of each group; parameters that have none as rows by autodiff."""
+    """The factors of each group; parameters without a factor become one, of rows by autodiff."""
     network, packing = tangent.network, tangent.packing
     x = network.cast(x)
     owner = {name: k for k, names in enumerate(groups) for name in names}

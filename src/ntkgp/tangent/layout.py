@@ -1,4 +1,4 @@
-"""How the P parameters lie in flat vectors, and how such vectors are packed for products layer by layer."""
+"""The order of the P parameters in flat vectors, and the packing of such vectors per layer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,16 +34,16 @@ class ParameterLayout:
         return torch.cat(flat, dim=-1)
 
 
-Packed = list[Tensor]  # S vectors: one tensor per factored layer, and a flat one for the other parameters
+Packed = list[Tensor]  # S vectors: one tensor per factored layer, then one flat tensor for the other parameters
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How flat vectors over the P parameters are packed for products: once per product, not once per chunk."""
+    """Packs flat vectors over the P parameters into one tensor per layer: once per product, not once per chunk."""
 
     layers: list[Layer]
-    fast: ParameterLayout  # the parameters of the factored layers, which come first
-    slow: ParameterLayout  # the others
+    fast: ParameterLayout  # the parameters of the factored layers; they come first in flat vectors
+    slow: ParameterLayout  # the parameters left to autodiff
 
     @property
     def layout(self) -> ParameterLayout:
@@ -51,7 +51,7 @@ class Packing:
         return ParameterLayout({**self.fast.shapes, **self.slow.shapes})
 
     def pack(self, v: Float[Tensor, "P S"]) -> Packed:
-        """One tensor per layer, (S, ...), and the rest."""
+        """One tensor (S, ...) per layer, then one for the other parameters."""
         fast, slow = v.T.split([self.fast.size, self.slow.size], dim=1)
         parts = self.fast.split(fast)
         return [*(layer.pack(parts) for layer in self.layers), slow]

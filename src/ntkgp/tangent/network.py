@@ -1,4 +1,4 @@
-"""The user's module becomes a pure function of its parameters, once, at the door."""
+"""Turns the user's module into a pure function of its parameters, once, when it enters the library."""
 
 import contextlib
 import copy
@@ -17,7 +17,7 @@ from ntkgp.tangent.layout import ParameterLayout
 class _DifferentiableAttention(contextlib.AbstractContextManager[None]):
     """Plain attention kernels: the fused ones have neither a forward-mode derivative nor a batching rule.
 
-    The switches are the process's: the first thread to enter turns them, the last to leave turns them back.
+    torch's switches are process-wide: the first thread to enter sets them, the last one to leave restores them.
     """
 
     def __init__(self):
@@ -63,9 +63,9 @@ class PureNetwork:
         self.anchor = {name: p.detach() for name, p in self.module.named_parameters() if name in names}
         self.layout = ParameterLayout({name: p.shape for name, p in self.anchor.items()})
         self.dtype, self.device = next((p.dtype, p.device) for p in self.anchor.values())
-        # By torch.func. Recurrent layers are beyond it, and some only warn and crawl; others are found out when it fails.
+        # Whether torch.func works. With recurrent layers it fails or is very slow; other failures are noticed when they happen.
         self.transformable = not any(isinstance(part, nn.RNNBase) for part in self.module.modules())
-        # Rows that training never touches: forward-mode differentiation does not know of them, reverse mode does.
+        # Embedding rows that training never changes: reverse mode ignores them, forward mode would not.
         self.masks = _padding_masks(self.module)
         self.lock = ForkLock(order=1)  # functional_call swaps tensors inside the copy while it runs
         self.settings: dict[str, Tensor] = {}
@@ -74,25 +74,26 @@ class PureNetwork:
         """f(x; θ) with θ = `params` for the trainable parameters named there and θ0 for the others."""
         with self.lock, _differentiable_attention:
             out = functional_call(self.module, {**self.settings, **params}, (x,))
-        return out.reshape(len(x), -1)  # also where a module squeezes the axis of a single point away
+        return out.reshape(len(x), -1)  # some modules squeeze the axis of a single point
 
     def __deepcopy__(self, memo: dict[int, object]) -> "PureNetwork":
         return self._like(self.dtype)
 
     def _like(self, dtype: torch.dtype) -> "PureNetwork":
+        """Copy the network into another dtype."""
         other = PureNetwork(self.module, dtype, self.anchor.keys())
         other.transformable = self.transformable
         return other
 
     def with_settings(self, settings: dict[str, Tensor]) -> "PureNetwork":
-        """The same network with other values for some buffers or weights; the values may ask for gradients."""
+        """The same network with other values for some buffers or weights; the values may require gradients."""
         other = copy.copy(self)
         other.settings = settings
         other.anchor = {name: settings.get(name, p) for name, p in self.anchor.items()}
         return other
 
     def differentiable(self, x: Tensor) -> bool:
-        """Whether someone will ask for gradients by x or by the settings."""
+        """Whether gradients with respect to x or the settings may be needed."""
         return torch.is_grad_enabled() and any(t.requires_grad for t in (x, *self.settings.values()))
 
     def to(self, dtype: torch.dtype) -> "PureNetwork":
@@ -100,7 +101,7 @@ class PureNetwork:
         return self if dtype == self.dtype else self._like(dtype)
 
     def cast(self, x: Tensor) -> Tensor:
-        """X in the dtype the network computes in; indices (integers) stay what they are."""
+        """Convert x to the dtype of the network; integers (indices) are unchanged."""
         return x.to(self.dtype) if x.is_floating_point() else x
 
     def initial(self, x: Tensor) -> Float[Tensor, "N C"]:
@@ -109,7 +110,7 @@ class PureNetwork:
 
 
 def _padding_masks(module: nn.Module) -> dict[str, Tensor]:
-    """Zero at the padding row of each embedding's table, one elsewhere."""
+    """A mask per embedding table with a padding row: zero at that row, one elsewhere."""
     masks = {}
     for path, part in module.named_modules():
         if isinstance(part, nn.Embedding) and part.padding_idx is not None:

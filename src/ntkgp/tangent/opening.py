@@ -1,4 +1,4 @@
-"""The user's module, checked on its first points, as a pure function of its parameters."""
+"""Checks the user's module on its first points and turns it into a pure function of its parameters."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ from ntkgp.tangent.network import PureNetwork
 def open_network(
     module: nn.Module, x: Tensor, dtype: torch.dtype | None = None, parameters: Iterable[str] | None = None
 ) -> tuple[PureNetwork, int]:
-    """The module as a pure function of its (chosen) parameters, checked on the first points, and its number of outputs C."""
+    """Check the module on the first points; return it as a pure function of its (chosen) parameters, and its outputs C."""
     check_module(module)
     check_inputs(x, module)
     network = PureNetwork(module, dtype, None if parameters is None else chosen_parameters(module, parameters))
@@ -31,7 +31,7 @@ def open_network(
         leaves = {name: p.clone().requires_grad_() for name, p in network.anchor.items()}
         if not network(leaves, network.cast(x[:1].detach())).requires_grad:
             raise ValueError(
-                "the output of the module does not depend on its trainable parameters, so its tangent kernel is zero; is its "
-                "forward inside of torch.no_grad(), or its output detached?"
+                "the output of the module does not depend on its trainable parameters, so its tangent kernel is zero; remove "
+                "torch.no_grad() or .detach() from its forward"
             )
     return network, outputs

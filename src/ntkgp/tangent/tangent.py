@@ -1,4 +1,4 @@
-"""The tangent of a network at θ0: J(x) at any x, by layer factors where they are known and by autodiff elsewhere."""
+"""The tangent of a network at θ0: J(x) at any x, by layer factors where they are known, by autodiff elsewhere."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -19,12 +19,12 @@ from ntkgp.tangent.network import PureNetwork
 
 
 class Tangent:
-    """x ↦ J(x), the Jacobian by the parameters at θ0, each parameter in units of its prior standard deviation.
+    """x ↦ J(x), the Jacobian with respect to the parameters at θ0, each in units of its prior standard deviation.
 
     Args:
         network: the frozen network.
-        x: a few points to check the layer factors against autodiff; a parameter on which they disagree (a layer used in a
-            way its rule does not know) is left to autodiff, so the fast path can be slow but not wrong.
+        x: points; layer factors and autodiff are compared at the first and the last. A parameter on which they disagree (a
+            layer used in a way its rule does not cover) is left to autodiff, so the fast path can be slow but not wrong.
         outputs: C.
         scales: prior standard deviation of each parameter.
         factored: False computes everything by autodiff.
@@ -61,35 +61,35 @@ class Tangent:
     def over(self, batches: Callable[[], Iterator[Tensor]], points: int) -> Jacobian:
         """J over all points of some batches.
 
-        The factors are kept if they fit half of the free memory and no parameter is left to autodiff; if not, each product goes
-        through the batches again.
+        The first product stores the factors if they fit half of the free memory and no parameter is left to autodiff; if not,
+        each product reads the batches again.
         """
-        kept: Chunk | None = None
+        stored: Chunk | None = None
 
         def chunks() -> Iterator[Chunk]:
-            nonlocal kept
-            if kept is not None:
-                yield kept
+            nonlocal stored
+            if stored is not None:
+                yield stored
                 return
-            seen, room = 0, None
+            seen, buffer = 0, None
             for chunk in chain.from_iterable(self._chunks(self.network.cast(x)) for x in batches()):
                 if seen == 0 and self._fits(chunk, points) and chunk.others is None:
-                    room = chunk.room_for(points, None)
+                    buffer = chunk.room_for(points, None)
                 if seen + chunk.count > points:
                     seen += chunk.count
                     break
-                if room is not None:
-                    room.write(seen, chunk)
+                if buffer is not None:
+                    buffer.write(seen, chunk)
                 seen += chunk.count
                 yield chunk
             if seen != points:
                 raise ValueError(f"x gave {seen} points in this pass and {points} in the first; batches must stay the same")
-            kept = room
+            stored = buffer
 
         return Jacobian(self.packing, [chunks], points, self.outputs)
 
     def at(self, x: Tensor) -> Jacobian:
-        """J(x); its factors are kept if they fit half of the free memory. Differentiable in x if x asks for gradients."""
+        """J(x); stores the factors if they fit half of the free memory. Differentiable in x if x requires gradients."""
         x = self.network.cast(x)
         numbers = self._factors.recording_numbers(x[:1].detach(), self.outputs)
         rows = max(1, min(len(x), working_bytes(x.device) // max(8 * numbers, 1), 65536))
@@ -100,38 +100,40 @@ class Tangent:
             return Jacobian(self.packing, sources, len(x), self.outputs)
         sample = self.chunk(x[:1].detach())
         if not self._fits(sample, len(x)):
-            anew = lambda: chain.from_iterable(map(self._chunks, parts))  # noqa: E731
-            return Jacobian(self.packing, [anew], len(x), self.outputs)
+            recompute = lambda: chain.from_iterable(map(self._chunks, parts))  # noqa: E731
+            return Jacobian(self.packing, [recompute], len(x), self.outputs)
         if x.requires_grad:
-            all_of_them = [chunk for part in parts for chunk in self._chunks(part)]
-            return Jacobian(self.packing, [lambda: iter(all_of_them)], len(x), self.outputs)
-        room, start = sample.room_for(len(x), self._others(x)), 0
+            chunks = [chunk for part in parts for chunk in self._chunks(part)]
+            return Jacobian(self.packing, [lambda: iter(chunks)], len(x), self.outputs)
+        buffer, start = sample.room_for(len(x), self._others(x)), 0
         for chunk in chain.from_iterable(map(self._chunks, parts)):
-            room.write(start, chunk)
+            buffer.write(start, chunk)
             start += chunk.count
-        return Jacobian(self.packing, [GrowingChunk.of(room)], len(x), self.outputs)
+        return Jacobian(self.packing, [GrowingChunk.of(buffer)], len(x), self.outputs)
 
     def _chunks(self, x: Tensor) -> list[Chunk]:
-        """The rows at x in one chunk, or in several where memory runs out."""
+        """The rows of J at x, in one chunk, or in several if memory runs out."""
         return by_halves(lambda rows: self.chunk(x[rows]), len(x))
 
     def chunk(self, x: Tensor) -> Chunk:
-        """The rows of J at a few points: one forward and C backward passes."""
+        """The rows of J at x in one chunk: one forward and C backward passes."""
         with full_precision():
             found = self._factors.at(x, self.outputs)
         return Chunk([found[layer] for layer in self.packing.layers], self._others(x), len(x))
 
     def _others(self, x: Tensor) -> AutodiffRows | None:
+        """The rows of J over the parameters without factors."""
         if not self.packing.slow.size:
             return None
         return AutodiffRows(self.network, self.packing.slow, self.scales, x, self.outputs)
 
     def _fits(self, sample: Chunk, points: int) -> bool:
+        """Whether the factors of so many points fit half of the free memory."""
         return 2 * sample.bytes_per_point * points < free_bytes(self.network.device)
 
 
 def _wrong_factors(factors: LayerFactors, scales: dict[str, float], x: Tensor, outputs: int) -> set[str]:
-    """Parameters whose factors at x do not reproduce their autodiff Jacobian, or that have none."""
+    """The parameters without a factor at x, or with a factor that differs from the autodiff Jacobian."""
     network, names = factors.network, factors.parameters or list(factors.network.anchor)
     layout = ParameterLayout({name: network.anchor[name].shape for name in names})
     truth = layout.split(AutodiffRows(network, layout, scales, x, outputs).dense())

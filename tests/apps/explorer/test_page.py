@@ -148,27 +148,27 @@ def test_training_ends_with_the_session_and_with_its_problem(hand: Hand):
     hand.settle(2)
     hand.press(page.controls.train)
     assert page.controls.train.label == "Stop"
-    assert page.trained is not None
-    run, step = page.run, page.trained.step
+    assert page.live.trained is not None
+    run, step = page.live.run, page.live.trained.step
     hand.press(page.controls.train)
     assert page.controls.train.label == "Resume"
     hand.settle(3)
-    assert page.trained.step <= step + 2
+    assert page.live.trained.step <= step + 2
     page.controls["probe"].value = 1.0  # asks elsewhere, trains on
     hand.settle(2)
-    assert page.run is run
+    assert page.live.run is run
     page.controls["noise_var"].value = 0.0  # another problem
     hand.settle(2)
-    assert page.run is None
+    assert page.live.run is None
     assert run is not None
     assert run.finished
     hand.press(page.controls.train)
-    run = page.run
+    run = page.live.run
     for destroyed in hand.doc.session_destroyed_callbacks:
         destroyed(None)  # pyright: ignore[reportArgumentType]
     assert run is not None
     assert run.finished
-    assert page.run is None
+    assert page.live.run is None
 
 
 def test_pages_share_nothing():

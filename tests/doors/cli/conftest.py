@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import ntkgp
-from ntkgp.apps.tables import model as table_model
+from ntkgp.apps.tables import fitting
 from tests.doors.cli.commands import SMALL, houses, run
 
 
@@ -36,5 +36,5 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several fits without trained features, which take most of the time of a small one."""
     monkeypatch.setattr(
-        table_model, "tune_table", lambda x, y, **options: ntkgp.tune_table(x, y, **{**options, "warm_networks": 0})
+        fitting, "tune_table", lambda x, y, **options: ntkgp.tune_table(x, y, **{**options, "warm_networks": 0})
     )

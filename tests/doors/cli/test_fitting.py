@@ -11,9 +11,14 @@ import pytest
 import torch
 
 import ntkgp
+from ntkgp.apps.tables import fitting, named
 from ntkgp.apps.tables import folder as table_folder
-from ntkgp.apps.tables import model as table_model
+from ntkgp.apps.tables import options as options_module
 from tests.doors.cli.commands import SMALL, houses, predictions, run, said
+
+
+def set_dense_limit(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(ntkgp.Exact, "most_rows", lambda self, device: rows)
 
 
 def test_known_noise(home: Path, tmp_path: Path):
@@ -50,8 +55,8 @@ def test_noise_of_groups(tmp_path: Path):
 
 
 def test_beyond_the_dense_limit_the_posterior_is_of_low_rank(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(table_model, "DENSE", 50)
-    monkeypatch.setattr(table_model, "ROWS", 16)  # of several blocks
+    set_dense_limit(monkeypatch, 50)
+    monkeypatch.setattr(named, "ROWS", 16)  # of several blocks
     options = ["--target", "price", "--ignore", "rent", "--ignore", "variance", *SMALL]
     fit = run("fit", home / "train.csv", *options, "--rank", "50", "--out", tmp_path / "model", "--json")
     record = json.loads(fit.stdout)
@@ -63,7 +68,7 @@ def test_beyond_the_dense_limit_the_posterior_is_of_low_rank(home: Path, tmp_pat
     assert np.corrcoef(out["mean"], test["price"])[0, 1] > 0.9
     assert np.mean(((out["lower"] < test["price"]) & (test["price"] < out["upper"])).to_numpy()) > 0.8
     model = table_folder.load(tmp_path / "model")
-    assert next(model.module.parameters()).dtype == torch.float32
+    assert next(model.model.module.parameters()).dtype == torch.float32
     p = model.predict(test)
     assert bool((p.lower <= p.variance).all())
     assert bool((p.variance <= p.upper).all())
@@ -72,8 +77,9 @@ def test_beyond_the_dense_limit_the_posterior_is_of_low_rank(home: Path, tmp_pat
 @pytest.mark.usefixtures("_quick")
 def test_noise_is_judged_by_rows_beyond_a_first_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Tuning on 20 rows cannot tell the noise; 300 rows beyond a fit to 400 can."""
-    for name, value in {"DENSE": 50, "PILOT": 400, "JUDGES": 300}.items():
-        monkeypatch.setattr(table_model, name, value)
+    set_dense_limit(monkeypatch, 50)
+    for name, value in {"PILOT_ROWS": 400, "JUDGING_ROWS": 300}.items():
+        monkeypatch.setattr(fitting, name, value)
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (800, 2))
     pl.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": x[:, 0] + 0.3 * rng.normal(size=800)}).write_csv(tmp_path / "t.csv")
@@ -92,12 +98,12 @@ def test_networks_shrink_and_train_longer_as_rows_grow(tmp_path: Path, monkeypat
         asked.append(options)
         return ntkgp.tune_table(x, y, **{**options, "width": 4, "local_width": 4, "warm_networks": 0})
 
-    monkeypatch.setattr(table_model, "tune_table", noted)
+    monkeypatch.setattr(fitting, "tune_table", noted)
     houses(60).write_csv(tmp_path / "t.csv")
     options = ["--target", "price", "--steps", "1", "--starts", "1", "--out", tmp_path / "model", "--quiet"]
     for dense, many in [(100, 200), (50, 100), (20, 50)]:
-        monkeypatch.setattr(table_model, "DENSE", dense)
-        monkeypatch.setattr(table_model, "MANY", many)
+        set_dense_limit(monkeypatch, dense)
+        monkeypatch.setattr(options_module, "MANY_ROWS", many)
         run("fit", tmp_path / "t.csv", *options)
     assert [one["width"] for one in asked] == [512, 64, 32]
     assert [one["warm_width"] for one in asked] == [64, 64, 32]
@@ -122,7 +128,7 @@ def test_devices_that_are_not_there(home: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dense", [8000, 20], ids=["exact", "low rank"])
 def test_from_one_device_to_another(home: Path, tmp_path: Path, dense: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(table_model, "DENSE", dense)
+    set_dense_limit(monkeypatch, dense)
     options = ["--target", "price", "--ignore", "rent", "--ignore", "variance", "--device", "cuda", *SMALL]
     run("fit", home / "train.csv", *options, "--out", tmp_path / "model")
     run("evaluate", tmp_path / "model", home / "test.csv", "--device", "cuda", "--out", tmp_path / "report")

@@ -7,7 +7,7 @@ import torch
 
 import ntkgp
 from ntkgp.linalg import growing_cholesky
-from ntkgp.posterior.exact import method as exact
+from ntkgp.posterior.exact import factorise, update
 from ntkgp.posterior.exact.method import ExactPosterior
 from tests.support.cases import Case, every, reference
 from tests.support.helpers import seeded
@@ -62,7 +62,7 @@ def test_an_update_does_not_touch_what_is_there(monkeypatch: pytest.MonkeyPatch)
     assert two.cholesky.base is posterior.cholesky.base
     assert two.cholesky.left is one.cholesky.left
     assert two.problem.operators.jacobian._sources[0] is posterior.problem.operators.jacobian._sources[0]
-    monkeypatch.setattr(exact.Exact, "fit", lambda *_: pytest.fail("factorised anew"))
+    monkeypatch.setattr(update, "factorise_problem", lambda *_: pytest.fail("factorised again"))
     two.update(x[292:], y[292:])
 
 
@@ -86,8 +86,8 @@ def test_old_rows_are_looked_at_when_the_factor_is_moved(monkeypatch: pytest.Mon
     base = posterior.cholesky.base.clone()
     base[7, 7] *= 1 + 1e-10
     bad = replace(posterior, cholesky=replace(posterior.cholesky, base=base))
-    monkeypatch.setattr(growing_cholesky, "LEAST", 4)
-    monkeypatch.setattr(growing_cholesky, "SHARE", 1000)
+    monkeypatch.setattr(growing_cholesky, "MIN_MERGE", 4)
+    monkeypatch.setattr(growing_cholesky, "MERGE_FRACTION", 1000)
     for k in range(50, 56):
         bad = bad.update(x[k : k + 1], y[k : k + 1])
     assert bad.refactored == 1
@@ -109,6 +109,6 @@ def test_jitter_stays():
 def test_the_exact_posterior_says_when_memory_is_short(monkeypatch: pytest.MonkeyPatch):
     (x, y), net = grid(20), network()
     posterior = ntkgp.fit(net, x, y, noise_var=0.01)
-    monkeypatch.setattr(exact, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(factorise, "free_bytes", lambda device: 1000)
     with pytest.raises(ValueError, match=r"of 21 points needs .*LowRank"):
         posterior.update(x[:1], y[:1])

@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 import ntkgp
+from ntkgp.apps.tables import fitting
 from ntkgp.apps.tables import folder as table_folder
-from ntkgp.apps.tables import model as table_model
 from ntkgp.apps.tables.columns import Column
-from ntkgp.apps.tables.model import Options, fit_table
+from ntkgp.apps.tables.named import NamedColumns, fit_named
+from ntkgp.apps.tables.options import TableOptions
 from ntkgp.cli import app
 from tests.support.long_form import recorded
 from tests.support.unchanged import unchanged
@@ -95,10 +96,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "good.csv").write_text(GOOD)
     (home / "short.csv").write_text("a,kind\n1,u\n2,v\n")
     (home / "table.xyz").write_text(GOOD)
-    columns = [Column("a", "number"), Column("b", "number"), Column("kind", "category", ("u", "v"))]
+    columns = (Column("a", "number"), Column("b", "number"), Column("kind", "category", ("u", "v")))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = fit_table(pl.read_csv(home / "good.csv"), columns, ["y"], options=Options(width=4, steps=2, starts=1))
+        model = fit_named(
+            pl.read_csv(home / "good.csv"), NamedColumns(columns, ("y",)), TableOptions(width=4, steps=2, starts=1)
+        )
     table_folder.save(model, home / "model")
     return home
 
@@ -106,7 +109,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        table_model, "tune_table", lambda x, y, **options: ntkgp.tune_table(x, y, **{**options, "warm_networks": 0})
+        fitting, "tune_table", lambda x, y, **options: ntkgp.tune_table(x, y, **{**options, "warm_networks": 0})
     )
 
 

@@ -1,6 +1,5 @@
 """The BoTorch model: Bayesian optimisation with the posterior of a network. Comes with the extra ``ntkgp[botorch]``."""
 
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,6 @@ from botorch.models.deterministic import GenericDeterministicModel
 from botorch.models.model import FantasizeMixin, Model
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
-from botorch.models.utils import validate_input_scaling
 from botorch.posteriors import GPyTorchPosterior, TransformedPosterior
 from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.transforms import normalize_indices
@@ -20,15 +18,12 @@ from jaxtyping import Float
 from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
-from ntkgp._system.check_data import check_noise
-from ntkgp._system.errors import NumericalWarning
 from ntkgp.apps.botorch.conditioning import Observations, batch_shape, joint
-from ntkgp.networks.unit_cube import default_network
+from ntkgp.apps.botorch.data import check_observations, check_training_data, default_for, known_noise, tune_quietly
+from ntkgp.apps.botorch.paths import paths_of
 from ntkgp.posterior.exact.method import ExactPosterior
 from ntkgp.posterior.interface import Posterior
-from ntkgp.posterior.samples import FunctionSample
 from ntkgp.tuning.result import Tuned
-from ntkgp.tuning.tune import tune
 
 
 class NTKGPModel(Model, FantasizeMixin):
@@ -93,8 +88,8 @@ class NTKGPModel(Model, FantasizeMixin):
         generator: torch.Generator | None = None,
     ):
         super().__init__()
-        _check_data(train_X, train_Y)
-        noise = None if noise_var is None else _known_noise(noise_var, train_Y)
+        check_training_data(train_X, train_Y)
+        noise = None if noise_var is None else known_noise(noise_var, train_Y)
         with torch.no_grad():
             X, Y = self.transform_inputs(train_X, input_transform), train_Y
             if isinstance(outcome_transform, type):
@@ -108,14 +103,8 @@ class NTKGPModel(Model, FantasizeMixin):
         if isinstance(module, Tuned):
             tuned = module if noise is None else replace(module, noise_var=noise)
         else:
-            if module is None:
-                validate_input_scaling(train_X=X, train_Y=Y)
-                module = default_network(X.shape[1], Y.shape[1], generator=generator).to(X)
-            with warnings.catch_warnings():
-                # Functions without noise drive its variance to the edge of the range, every time; `tuned.notes` says so.
-                warnings.filterwarnings("ignore", message=".* edge of its range", category=NumericalWarning)
-                learned = "outputs" if noise is None else noise
-                tuned = tune(module, X, Y, noise_var=learned, starts=starts, steps=steps, hyper_prior=hyper_prior)
+            network = default_for(X, Y, generator) if module is None else module
+            tuned = tune_quietly(network, X, Y, noise, starts=starts, steps=steps, hyper_prior=hyper_prior)
         self._hold(tuned.fit(X, Y), train_X.detach(), input_transform, outcome_transform, tuned)
 
     @classmethod
@@ -203,11 +192,7 @@ class NTKGPModel(Model, FantasizeMixin):
             **kwargs: taken and ignored, since BoTorch passes hints for GPyTorch's models.
         """
         self.eval()
-        if X.ndim < 2 or Y.ndim < 2 or X.shape[-2] != Y.shape[-2] or Y.shape[-1] != self.num_outputs:
-            raise ValueError(
-                f"X must have shape (..., n, {self.train_inputs[0].shape[-1]}) and Y (..., n, {self.num_outputs}), "
-                f"got {tuple(X.shape)} and {tuple(Y.shape)}"
-            )
+        check_observations(X, Y, self.train_inputs[0].shape[-1], self.num_outputs)
         points, targets, transform = self.transform_inputs(X).double(), Y.double(), self._outcome_transform
         if transform is not None:
             targets, _ = transform(targets, X=points)
@@ -251,31 +236,7 @@ class NTKGPModel(Model, FantasizeMixin):
                 "there are no paths of a model of fantasies, or of observations of some outputs only; draw them from the model "
                 "that was conditioned"
             )
-        sample = self.gp.sample(count, generator=generator)
-        each = [sample[k] for k in range(count)]
-
-        def values(functions: FunctionSample, X: Tensor) -> Tensor:
-            found = functions(X.reshape(-1, X.shape[-1]))
-            return found.reshape(len(found), *X.shape[:-1], -1)[..., self._outputs]
-
-        def paths(X: Tensor) -> Tensor:
-            self.eval()
-            points = self.transform_inputs(X)
-            batches = points if points.ndim > 2 else points.unsqueeze(0)
-            if batches.shape[-3] == 1:  # all functions at the same points
-                found = values(sample, batches.squeeze(-3)).movedim(0, -3)
-            elif count == 1:
-                found = values(sample, batches)[0]
-            elif batches.shape[-3] == count:  # each function at points of its own
-                found = torch.cat([values(f, x) for f, x in zip(each, batches.unbind(-3), strict=True)]).movedim(0, -3)
-            else:
-                raise ValueError(
-                    f"X must have shape (q, d), (..., 1, q, d) or (..., {count}, q, d) for {count} paths, got {tuple(X.shape)}"
-                )
-            transform = self._outcome_transform
-            return (found if transform is None else transform.untransform(found, X=points)[0]).to(X.dtype)
-
-        return GenericDeterministicModel(paths, self.num_outputs, torch.Size([count]))
+        return paths_of(self, self.gp.sample(count, generator=generator), count, self._outputs)
 
     def subset_output(self, idcs: list[int]) -> "NTKGPModel":
         """The same model seen through some of its outputs, in that order."""
@@ -347,29 +308,3 @@ class NTKGPModel(Model, FantasizeMixin):
 
     def _revert_to_original_inputs(self) -> None:
         """Nothing to do in training mode: what is inside the posterior is never changed."""
-
-
-def _check_data(train_X: Tensor, train_Y: Tensor) -> None:
-    """(n, d) and (n, m)."""
-    for name, value in {"train_X": train_X, "train_Y": train_Y}.items():
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}; use torch.as_tensor({name})")
-    if train_X.ndim != 2 or train_Y.ndim != 2 or len(train_X) != len(train_Y):
-        raise ValueError(
-            f"train_X must have shape (n, d) and train_Y (n, m), got {tuple(train_X.shape)} and {tuple(train_Y.shape)}; "
-            "one output is a column, train_Y.unsqueeze(-1), and batches of models are not supported"
-        )
-    if not len(train_X):
-        raise ValueError("train_X must hold at least one point, got none")
-    for name, value in {"train_X": train_X, "train_Y": train_Y}.items():
-        if not bool(torch.isfinite(value).all()):
-            raise ValueError(f"{name} holds NaN or infinity; remove or impute such rows")
-
-
-def _known_noise(noise_var: str | float | Tensor, Y: Tensor) -> Float[Tensor, "n m"] | None:
-    """The noise variance of each observation, None where it is to be tuned."""
-    if isinstance(noise_var, str):
-        if noise_var != "tuned":
-            raise ValueError(f"noise_var must be 'tuned', a number or a tensor like train_Y, got {noise_var!r}")
-        return None
-    return check_noise(noise_var, (len(Y), Y.shape[1])).to(Y)

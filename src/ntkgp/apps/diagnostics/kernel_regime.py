@@ -75,6 +75,7 @@ def kernel_regime(module: nn.Module, trained: nn.Module, x: Tensor, *, points: i
 
 
 def regime_of(opened: tuple[PureNetwork, int], trained: nn.Module, x: Tensor, points: int) -> KernelRegime:
+    """:func:`kernel_regime` for a network that was opened before."""
     check_count(points, "points", 1)
     (before, outputs), x = opened, x.detach()
     after, outputs_after = open_network(_same_parameters(before, trained), x, torch.float64)

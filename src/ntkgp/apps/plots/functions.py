@@ -123,6 +123,7 @@ def uncertainty_map(
 
 
 def problem_of(posterior: Posterior) -> Problem:
+    """The problem of a posterior, after a check that it is one."""
     if not isinstance(posterior, Posterior):
         raise TypeError(f"posterior must come from ntkgp.fit, got {type(posterior).__name__}")
     return posterior.problem

@@ -33,6 +33,7 @@ def figure(width: float, height: float) -> Figure:
 
 
 def thinned(*values: Tensor) -> list[Tensor]:
+    """At most DRAWN of the values, evenly spread, flat and on the CPU."""
     flat = [t.detach().cpu().double().flatten() for t in values]
     every = math.ceil(len(flat[0]) / DRAWN)
     return [t[::every] for t in flat]

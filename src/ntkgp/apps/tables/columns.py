@@ -120,4 +120,5 @@ def _plural(kind: str) -> str:
 
 
 def listed(items: Sequence[object], most: int = SHOWN) -> str:
+    """The first items for a message, and dots where there are more."""
     return ", ".join(map(repr, items[:most])) + (", …" if len(items) > most else "")

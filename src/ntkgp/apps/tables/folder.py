@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from ntkgp.apps.tables.columns import BOOLEAN, CATEGORY, NUMBER, Column, TableError
-from ntkgp.apps.tables.model import Noise, TableModel
+from ntkgp.apps.tables.model import TableModel
+from ntkgp.apps.tables.named import NamedColumns, NamedModel
 from ntkgp.apps.tables.scaling import Scaling
 from ntkgp.networks.description import describe, rebuild
 from ntkgp.posterior import load as posterior_files
@@ -21,14 +22,16 @@ FORMAT, VERSION = "ntkgp table model", 1
 FACTS, NETWORK, POSTERIOR = "model.json", "network.safetensors", "posterior.safetensors"
 
 
-def save(model: TableModel, folder: Path) -> None:
-    """Write the model into a folder, which is made if need be: weights, posterior, and all else as JSON.
+def save(named: NamedModel, folder: Path) -> None:
+    """Write the model into a folder, which is created if it does not exist: weights, posterior, and all else as JSON.
 
     Example:
         >>> import polars as pl, tempfile
-        >>> from ntkgp.apps.tables.model import Options, fit_table
+        >>> from ntkgp.apps.tables.named import fit_named
+        >>> from ntkgp.apps.tables.options import TableOptions
         >>> table = pl.DataFrame({"hours": [1.0, 2.0, 3.0], "price": [10.0, 22.0, 30.0]})
-        >>> model = fit_table(table, [Column("hours", "number")], ["price"], options=Options(width=8, steps=5, starts=1))
+        >>> columns = NamedColumns((Column("hours", "number"),), ("price",))
+        >>> model = fit_named(table, columns, TableOptions(width=8, steps=5, starts=1))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save(model, Path(folder))
         ...     again = load(Path(folder))
@@ -38,21 +41,21 @@ def save(model: TableModel, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in (NETWORK, POSTERIOR, FACTS):  # before anything is replaced: they belong together
         check_plain(folder / name)
+    model, columns = named.model, named.columns
     write(folder / NETWORK, "network", State(tensors=dict(model.module.state_dict())))
     model.posterior.save(folder / POSTERIOR)
-    noise = model.noise
     facts = {
         "format": FORMAT,
         "version": VERSION,
-        "columns": [asdict(column) for column in model.columns],
-        "targets": model.targets,
-        "ignored": model.ignored,
+        "columns": [asdict(column) for column in columns.features],
+        "targets": columns.targets,
+        "ignored": columns.ignored,
         "inputs": _listed(model.inputs),
-        "outputs": _listed(model.outputs),
+        "outputs": _listed(model.targets),
         "noise": {
-            "variances": None if noise.variances is None else noise.variances.tolist(),
-            "group": None if noise.group is None else asdict(noise.group),
-            "columns": noise.columns,
+            "variances": None if model.noise_var is None else model.noise_var.tolist(),
+            "group": None if named.group is None else asdict(named.group),
+            "columns": columns.noise,
         },
         "network": describe(model.module),
         "dtype": str(next(model.module.parameters()).dtype).removeprefix("torch."),
@@ -63,7 +66,7 @@ def save(model: TableModel, folder: Path) -> None:
         temporary.write_text(json.dumps({"sha256": _signature(facts), **facts}, indent=1) + "\n", encoding="utf-8")
 
 
-def load(folder: Path, device: str = "cpu") -> TableModel:
+def load(folder: Path, device: str = "cpu") -> NamedModel:
     """The model that :func:`save` wrote; one that is damaged, or whose files do not belong together, is refused."""
     facts = _read_facts(folder)
     try:
@@ -75,7 +78,7 @@ def load(folder: Path, device: str = "cpu") -> TableModel:
         raise TableError(f"{folder} cannot be loaded: {error}") from error
 
 
-def _model(folder: Path, facts: dict[str, Any], device: str) -> TableModel:
+def _model(folder: Path, facts: dict[str, Any], device: str) -> NamedModel:
     for name in (NETWORK, POSTERIOR):
         _check_inside(folder, name)
         if not (folder / name).is_file():
@@ -88,41 +91,44 @@ def _model(folder: Path, facts: dict[str, Any], device: str) -> TableModel:
     module = module.to(device)
     posterior = posterior_files.load(folder / POSTERIOR, module)
     noise, variances = facts["noise"], facts["noise"]["variances"]
-    model = TableModel(
-        columns=tuple(_column(column) for column in facts["columns"]),
+    group = None if noise["group"] is None else _column(noise["group"])
+    columns = NamedColumns(
+        features=tuple(_column(column) for column in facts["columns"]),
         targets=tuple(facts["targets"]),
         ignored=tuple(facts["ignored"]),
+        noise=tuple(noise["columns"]),
+        group=None if group is None else group.name,
+    )
+    model = TableModel(
         inputs=_scaling(facts["inputs"]),
-        outputs=_scaling(facts["outputs"]),
-        noise=Noise(
-            None if variances is None else torch.tensor(variances, dtype=torch.float64),
-            None if noise["group"] is None else _column(noise["group"]),
-            tuple(noise["columns"]),
-        ),
+        targets=_scaling(facts["outputs"]),
         module=module,
         posterior=posterior,
+        noise_var=None if variances is None else torch.tensor(variances, dtype=torch.float64),
         fitted=facts["fitted"],
     )
-    _check_together(model)
-    return model
+    named = NamedModel(columns, model, group)
+    _check_together(named)
+    return named
 
 
-def _check_together(model: TableModel) -> None:
+def _check_together(named: NamedModel) -> None:
     """Columns, units, noise and posterior of one size; variances positive."""
-    problem, C, group, variances = model.posterior.problem, len(model.targets), model.noise.group, model.noise.variances
-    rows = 1 if group is None else len(group.categories) + 1
+    model, columns = named.model, named.columns
+    problem, C, variances = model.posterior.problem, len(columns.targets), model.noise_var
+    rows = 1 if named.group is None else len(named.group.categories) + 1
     sizes = {
-        "features": (sum(column.width for column in model.columns), len(model.inputs.center), problem.data.x.shape[1]),
-        "targets": (C, len(model.outputs.center), problem.outputs),
+        "features": (sum(column.width for column in columns.features), len(model.inputs.center), problem.data.x.shape[1]),
+        "targets": (C, len(model.targets.center), problem.outputs),
         "noise": ((rows, C) if variances is not None else C,
-                  tuple(variances.shape) if variances is not None else len(model.noise.columns)),
+                  tuple(variances.shape) if variances is not None else len(columns.noise)),
     }  # fmt: skip
     for what, found in sizes.items():
         if len(set(found)) > 1:
             raise TableError(f"the parts of the model do not belong together: its {what} have sizes {found}")
     if variances is not None and not bool((torch.isfinite(variances) & (variances > 0)).all()):
         raise TableError("the noise variances of the model must be positive and finite")
-    names = [*model.targets, *model.ignored, *model.noise.columns, *(column.name for column in model.columns)]
+    names = [*columns.targets, *columns.ignored, *columns.noise, *(column.name for column in columns.features)]
     if not all(isinstance(name, str) for name in names) or not isinstance(model.fitted, dict):
         raise TableError("the names of the columns of the model must be texts")
 

@@ -1,4 +1,4 @@
-"""Partial SVDs over products with A and Aᵀ alone, one file for each method.
+"""Partial SVDs from products with A and Aᵀ alone, one file per method.
 
 A new method is a new subclass of ``SVDMethod``.
 """

@@ -32,13 +32,14 @@ class DenseSVD(SVDMethod):
             q = _top_eigenvectors(gram, rank)
         else:
             q = orthonormal(operator.matmat(_top_eigenvectors(operator.rmatmat(operator.matmat(eye)), rank)))
-        # Eigenvalues of a Gram matrix know singular values to half the digits only; the Ritz step gives the rest back.
+        # A Gram matrix gives singular values to half the digits only; the Ritz step recovers the other half.
         u, s, v = ritz(operator, q)
         residuals = (operator.matmat(v) - u * s).norm(dim=0)
-        # Exact up to rounding; a kept vector of a null direction may mix with those left out by no more than that.
+        # Exact up to rounding: a vector of a null direction may mix with unused vectors, but only by that much.
         converged = bool((residuals <= 1e3 * torch.finfo(s.dtype).eps ** 0.5 * s[0]).all())
         return PartialSVD(u, s, v, residuals, converged, products=2 * min(n, m) + 2 * rank)
 
 
 def _top_eigenvectors(gram: Tensor, rank: int) -> Tensor:
+    """The eigenvectors of the `rank` largest eigenvalues, largest first."""
     return torch.linalg.eigh(gram).eigenvectors[:, -rank:].flip(1)

@@ -14,14 +14,14 @@ from ntkgp.linalg.svd.partial_svd import PartialSVD, SVDMethod, check_svd_rank, 
 class Lanczos(SVDMethod):
     """Block Golub–Kahan bidiagonalisation with full reorthogonalisation: the fewest products for a given accuracy.
 
-    Keeps A V_k = U_k B + U_{k+1} L and Aᵀ U_k = V_k Bᵀ with B block bidiagonal; the SVD of the small B gives the triplets and
-    ‖L z‖ their residuals, without further products. Memory: (n + m) times the basis, which grows until it converges.
+    Maintains A V_k = U_k B + U_{k+1} L and Aᵀ U_k = V_k Bᵀ with B block bidiagonal; the SVD of the small B gives the triplets,
+    and ‖L z‖ gives their residuals without further products. Memory: (n + m) times the basis, which grows until it converges.
 
     Args:
-        tol: stop when every kept residual ‖A v − s u‖ is below tol·s₁ (and never below rounding).
-        block: columns multiplied together; a singular value of higher multiplicity than this can be missed, which the default
-            of at least `rank` (up to 32) rules out for small ranks.
-        max_basis: largest basis; None allows 20·rank + 200. A warning says what was reached.
+        tol: stop when all `rank` residuals ‖A v − s u‖ are below tol·s₁ (or below the rounding level).
+        block: columns per product. Singular values of higher multiplicity than this can be missed; the default of at least
+            `rank` (up to 32) rules this out for small ranks.
+        max_basis: largest basis; None takes 20·rank + 200. If that is not enough, a warning reports the residuals.
 
     Example:
         >>> import torch
@@ -47,7 +47,7 @@ class Lanczos(SVDMethod):
         limit = min(n, m, max(rank, 20 * rank + 200 if self.max_basis is None else self.max_basis))
         block = max(8, min(rank, 32)) if self.block is None else self.block
         none = operator.normal(n, 0, generator)
-        # Starting inside the range of A keeps the basis there: it is exhausted exactly when A is.
+        # Start in the range of A: then the basis stays there, and is exhausted exactly when A is.
         image = operator.matmat(operator.normal(m, min(block, limit), generator))
         left = _extend(none, image, image.norm(), operator, generator)[0]
         us, vs = none, operator.normal(m, 0, generator)
@@ -55,19 +55,19 @@ class Lanczos(SVDMethod):
         coupling = torch.zeros(left.shape[1], 0, dtype=b.dtype, device=b.device)
         products = left.shape[1]
         while True:
-            # Right block: Aᵀ u = (what the basis knows of it) + v r, with r triangular up to a rotation.
+            # Right block: Aᵀ u = (its projection on the basis) + v r, with r triangular up to a rotation.
             image = operator.rmatmat(left)
             right, r = _extend(vs, image - vs @ (vs.T @ image), image.norm(), operator, generator)
             b = torch.cat([torch.cat([b, b.new_zeros(len(b), right.shape[1])], dim=1), torch.cat([coupling, r.T], dim=1)])
             us, vs = torch.cat([us, left], dim=1), torch.cat([vs, right], dim=1)
             image = operator.matmat(right)
             width = min(block, limit - us.shape[1])
-            rest = image - us @ (us.T @ image)
+            remainder = image - us @ (us.T @ image)
             products += 2 * right.shape[1]
-            left, leak = _extend(us, rest, image.norm(), operator, generator, width)
+            left, leak = _extend(us, remainder, image.norm(), operator, generator, width)
             coupling = torch.cat([b.new_zeros(width, len(b) - right.shape[1]), leak], dim=1)
             w, s, zt = torch.linalg.svd(b)
-            residuals = (rest @ zt.T[-right.shape[1] :, :]).norm(dim=0)
+            residuals = (remainder @ zt.T[-right.shape[1] :, :]).norm(dim=0)
             floor = 1e2 * torch.finfo(b.dtype).eps
             converged = len(s) >= rank and bool((residuals[:rank] <= max(self.tol, floor) * s[0]).all())
             if converged or width <= 0:
@@ -82,18 +82,18 @@ def _extend(
 ) -> tuple[Tensor, Tensor]:
     """Orthonormal q, orthogonal to `basis`, and r with block ≈ q r.
 
-    Directions already spent (rounding beside `scale`) are replaced by random ones.
+    Random directions replace those that are only rounding, compared to `scale`.
     """
     width = block.shape[1] if width is None else max(width, 0)
     q, r = torch.linalg.qr(block)
-    spent = r.diagonal().abs() <= 10 * torch.finfo(block.dtype).eps * scale
-    if bool(spent.any()):
-        # Random left vectors come from the range of A first: when A is tall, others would crowd it out of the basis.
+    negligible = r.diagonal().abs() <= 10 * torch.finfo(block.dtype).eps * scale
+    if bool(negligible.any()):
+        # Take random left vectors from the range of A first: if A is tall, others would crowd the range out of the basis.
         n, m = operator.shape
         inside = [operator.matmat(operator.normal(m, block.shape[1], generator))] if len(block) == n > m else []
-        spare = [q[:, ~spent], *inside, operator.normal(len(block), block.shape[1], generator)]
+        spare = [q[:, ~negligible], *inside, operator.normal(len(block), block.shape[1], generator)]
         q = _independent(basis, torch.cat(spare, dim=1), block.shape[1])
-    for _ in range(2):  # twice is enough
+    for _ in range(2):  # two passes are enough
         q = orthonormal(q - basis @ (basis.T @ q))
     q = q[:, :width]
     return q, q.T @ block
@@ -103,9 +103,9 @@ def _independent(basis: Tensor, candidates: Tensor, count: int) -> Tensor:
     """The first `count` candidates independent of `basis` and of each other, made orthonormal to both."""
     chosen = basis
     for column in candidates.T:
-        rest = column / column.norm()
+        new = column / column.norm()
         for _ in range(2):
-            rest = rest - chosen @ (chosen.T @ rest)
-        if chosen.shape[1] < basis.shape[1] + count and rest.norm() > 1e-3 * torch.finfo(rest.dtype).eps ** 0.5:
-            chosen = torch.cat([chosen, (rest / rest.norm()).unsqueeze(1)], dim=1)
+            new = new - chosen @ (chosen.T @ new)
+        if chosen.shape[1] < basis.shape[1] + count and new.norm() > 1e-3 * torch.finfo(new.dtype).eps ** 0.5:
+            chosen = torch.cat([chosen, (new / new.norm()).unsqueeze(1)], dim=1)
     return chosen[:, basis.shape[1] :]

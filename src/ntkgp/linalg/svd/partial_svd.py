@@ -1,8 +1,8 @@
-"""Partial SVD over products with A and Aᵀ alone: the paper's appendix "Computing The Partial SVD", four ways.
+"""The partial SVD from products with A and Aᵀ alone: the paper's appendix "Computing The Partial SVD", by four methods.
 
-All of them end in the same Rayleigh–Ritz step, so whatever the convergence: U and V have orthonormal columns, Aᵀu = s v
-holds exactly, and what is left over is reported as ‖A v − s u‖ per triplet. Written here because torch's
-``svd_lowrank`` wants a tensor and SciPy's ``svds`` leaves the GPU and multiplies one vector at a time.
+All of them end in the same Rayleigh–Ritz step. So, converged or not, U and V have orthonormal columns, Aᵀu = s v holds
+exactly, and the error of each triplet is reported as ‖A v − s u‖. torch's ``svd_lowrank`` is no alternative because it needs a
+tensor, nor is SciPy's ``svds``, which runs on the CPU only and multiplies one vector at a time.
 """
 
 import warnings
@@ -20,7 +20,7 @@ from ntkgp.linalg.operator import Operator
 
 @dataclass(frozen=True)
 class PartialSVD:
-    """The K largest singular triplets, A ≈ U diag(s) Vᵀ, and how good they are.
+    """The K largest singular triplets, A ≈ U diag(s) Vᵀ, and their accuracy.
 
     Example:
         >>> import torch
@@ -33,7 +33,7 @@ class PartialSVD:
     u: Float[Tensor, "n K"]
     s: Float[Tensor, "K"]
     v: Float[Tensor, "m K"]
-    residuals: Float[Tensor, "K"]
+    residuals: Float[Tensor, "K"]  # ‖A v − s u‖ per triplet
     converged: bool
     products: int  # columns multiplied by A or Aᵀ
 
@@ -44,15 +44,15 @@ class PartialSVD:
 
 
 class SVDMethod(ABC):
-    """A way to compute a partial SVD; an object that carries its own options."""
+    """A method to compute a partial SVD, with its options."""
 
     def subspace(
         self, symmetric: Operator, rank: int, generator: torch.Generator | None = None, bookmark: Bookmark = NOWHERE
     ) -> Float[Tensor, "n K"]:
-        """Orthonormal columns, `rank` or some more, that span about the dominant eigenvectors of a symmetric operator."""
+        """At least `rank` orthonormal columns that approximately span the top eigenvectors of a symmetric operator."""
         if symmetric.space.spread:
             raise ValueError(
-                f"svd must be RandomizedSVD(tol=None) where the head is split over ranks, got {self!r}; raise Group(memory=...)"
+                f"svd must be RandomizedSVD(tol=None) if the head is split over ranks, got {self!r}; use that, or raise Group(memory=...)"
             )
         return self(symmetric, rank, generator).v
 
@@ -69,15 +69,18 @@ def ritz(operator: Operator, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def orthonormal(block: Tensor) -> Tensor:
+    """An orthonormal basis of the span of the columns."""
     return torch.linalg.qr(block).Q
 
 
 def check_svd_rank(rank: int, n: int, m: int) -> None:
+    """Check 1 ≤ rank ≤ min(n, m)."""
     if not 1 <= rank <= min(n, m):
         raise ValueError(f"rank must be between 1 and min(N·C, P) = {min(n, m)}, got {rank}")
 
 
 def warn_unless_converged(converged: bool, residuals: Tensor, s: Tensor, tol: float, reached: str, option: str) -> None:
+    """Warn if the residuals are above `tol`; `reached` is the limit that stopped the method, `option` the argument to raise."""
     if not converged:
         worst = float(residuals.max() / s[0])
         warnings.warn(

@@ -15,14 +15,14 @@ from ntkgp.linalg.svd.partial_svd import PartialSVD, SVDMethod, check_svd_rank, 
 
 @dataclass(frozen=True)
 class PowerIteration(SVDMethod):
-    """The block power method of the paper's appendix: multiply by A and Aᵀ in turn, orthonormalise, until it settles.
+    """The block power method of the paper's appendix: multiply by A and Aᵀ in turn and orthonormalise, until converged.
 
-    Cost: (rank + oversample) products with A and with Aᵀ an iteration; memory (n + m)·(rank + oversample).
+    Cost: (rank + oversample) products with A and with Aᵀ per iteration; memory (n + m)·(rank + oversample).
 
     Args:
-        tol: stop when every kept residual ‖A v − s u‖ is below tol·s₁ (and never below rounding).
-        max_iterations: stop anyway; a warning says what was reached.
-        oversample: extra columns, which set how fast the last kept ones settle.
+        tol: stop when all `rank` residuals ‖A v − s u‖ are below tol·s₁ (or below the rounding level).
+        max_iterations: stop after this many, with a warning that reports the residuals.
+        oversample: extra columns; more of them make the smallest singular values converge faster.
 
     Example:
         >>> import torch
@@ -53,13 +53,13 @@ class PowerIteration(SVDMethod):
 class RandomizedSVD(SVDMethod):
     """Halko, Martinsson and Tropp (2011): a random sketch of the range, sharpened by a few power passes.
 
-    Cost: (rank + oversample) products a pass, 2·power + 3 passes when the tolerance is met by then; memory as PowerIteration.
+    Cost: (rank + oversample) products per pass, 2·power + 3 passes if they meet the tolerance; memory as PowerIteration.
 
     Args:
         oversample: extra columns of the sketch.
-        power: power passes made before the first look at the residuals.
-        tol: go on with power passes while a kept residual is above tol·s₁; None stops after `power`, whatever they are.
-        max_iterations: stop anyway; a warning says what was reached.
+        power: power passes before the first check of the residuals.
+        tol: add power passes while one of the `rank` residuals is above tol·s₁; None stops after `power` passes in any case.
+        max_iterations: stop after this many, with a warning that reports the residuals.
 
     Example:
         >>> import torch
@@ -81,17 +81,17 @@ class RandomizedSVD(SVDMethod):
     def subspace(
         self, symmetric: Operator, rank: int, generator: torch.Generator | None = None, bookmark: Bookmark = NOWHERE
     ) -> Float[Tensor, "n K"]:
-        """The sketch alone when there is no tolerance to meet: 2·power + 2 products a column, no residuals."""
+        """Only the sketch if tol is None: 2·power + 2 products per column, no residuals."""
         if self.tol is not None:
             return super().subspace(symmetric, rank, generator, bookmark)
         check_svd_rank(rank, *symmetric.shape)
         space, width = symmetric.space, min(rank + self.oversample, *symmetric.shape)
         q = space.normal(width, generator, symmetric.dtype, symmetric.device, symmetric.shape[0])
-        kept = bookmark.load()
-        done, q = (0, q) if kept is None else (int(kept["passes"]), kept["q"])
+        saved = bookmark.load()
+        done, q = (0, q) if saved is None else (int(saved["passes"]), saved["q"])
         for k in range(done, 2 * self.power + 2):
             q = space.orthonormal(symmetric.matmat(q))
-            bookmark.save(partial(_passes, q, k + 1))
+            bookmark.save(partial(_state, q, k + 1))
         return q
 
     def __call__(self, operator: Operator, rank: int, generator: torch.Generator | None = None) -> PartialSVD:
@@ -106,14 +106,15 @@ class RandomizedSVD(SVDMethod):
         return _subspace_iteration(operator, q, rank, self.tol, more, products=(2 * self.power + 1) * width)
 
 
-def _passes(q: Tensor, done: int) -> dict[str, Tensor]:
+def _state(q: Tensor, done: int) -> dict[str, Tensor]:
+    """The state from which the passes resume."""
     return {"q": q, "passes": torch.tensor(done)}
 
 
 def _subspace_iteration(
     operator: Operator, q: Tensor, rank: int, tol: float | None, max_iterations: int, products: int
 ) -> PartialSVD:
-    """Rayleigh–Ritz and multiply, until the kept residuals (a by-product of the multiplication) are small."""
+    """Repeat a Rayleigh–Ritz step and a product until the residuals, a by-product of that product, are small."""
     floor = 1e2 * torch.finfo(operator.dtype).eps
     iteration = 0
     while True:

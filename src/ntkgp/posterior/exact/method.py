@@ -13,10 +13,10 @@ from ntkgp.problem.problem import Problem
 
 @dataclass(frozen=True)
 class Exact(Method):
-    """Dense kernel and Cholesky: the exact posterior, for N·C up to some ten thousand.
+    """Dense kernel and Cholesky: the exact posterior, for N·C up to a few ten thousand.
 
-    Cost: (N·C)³/3 operations and 2·(N·C)² numbers. Computes in float64, since λ₁/σ² often exceeds what float32 carries, and
-    answers in the dtype of y.
+    Cost: (N·C)³/3 operations and 2·(N·C)² numbers. Computes in float64, because λ₁/σ² often
+    exceeds the precision of float32, and answers in the dtype of y.
 
     Args:
         dtype: the dtype to compute in; float32 only for modules or devices that cannot do float64.
@@ -36,11 +36,11 @@ class Exact(Method):
     resumes = False
 
     def most_rows(self, device: torch.device) -> int:
-        """The largest N·C that is factorised by default: that takes seconds, and its three matrices at most half of a GPU."""
+        """Return the largest N·C for the default method: seconds of work, and three matrices in at most half of a GPU."""
         if device.type != "cuda":
             return 8_000
         return min(30_000, math.isqrt(torch.cuda.get_device_properties(device).total_memory // (2 * 3 * 8)))
 
     def fit(self, problem: Problem, run: Run | None = None) -> ExactPosterior:
-        """Factorise K(x, x) + σ²I, once."""
+        """Factorise K(x, x) + σ²I once."""
         return ExactPosterior(problem, *factorise_problem(problem))

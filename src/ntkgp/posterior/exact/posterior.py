@@ -23,9 +23,9 @@ from ntkgp.problem.source import UserData
 from ntkgp.problem.stored import problem_state, restore_problem
 from ntkgp.storage.state import State
 
-COPIES = 5  # of the kernel between queries and training points: raw, whitened, transposed, solved with, squared
-BLOCK = 128  # points whose kernel is formed together in `joint`: few calls, little thrown away
-COLUMNS = 1024  # functions drawn together
+CROSS_COPIES = 5  # copies of the kernel queries × training points in memory: raw, whitened, transposed, solved, squared
+TILE_POINTS = 128  # points per kernel tile in `joint`: large enough for few calls, small enough to discard little
+DRAWS_PER_BLOCK = 1024  # functions drawn in one block of columns
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class ExactPosterior(Posterior):
     """The exact posterior: Ã = I + K̃ factorised, α = Ã⁻¹ r̃.
 
     Attributes:
-        backward_error: measured when α was last computed: the relative change of Ã that explains Ãα − r̃.
-        refactored: how often updates found it too large, or Ã not positive definite, and factorised anew.
+        backward_error: relative change of Ã that explains Ãα − r̃, measured when α was last computed.
+        refactored: how often updates found this error too large, or Ã not positive definite, and factorised again.
     """
 
     problem: Problem
@@ -58,9 +58,9 @@ class ExactPosterior(Posterior):
         return float(-0.5 * (r @ self.alpha + log_det + len(r) * torch.log(torch.tensor(2 * torch.pi, dtype=r.dtype))))
 
     def leave_one_out(self) -> tuple[Tensor, Tensor]:
-        """Each training target predicted from all the others: its error in predictive standard deviations, and those.
+        """Predict each training target from all others; return errors in predictive standard deviations, and these deviations.
 
-        From the diagonal of A⁻¹, without refitting: the variance of an observation given the others is its reciprocal. Memory:
+        Uses the diagonal of A⁻¹ and needs no refit: the variance of an observation given the others is 1/[A⁻¹]_ii. Memory:
         (N·C)² numbers.
         """
         scale = torch.cholesky_inverse(self.factor).diagonal().rsqrt()
@@ -69,21 +69,21 @@ class ExactPosterior(Posterior):
 
     @cached_property
     def _weights(self) -> Float[Tensor, "P 1"]:
-        """J̃ᵀα: the mean's displacement of the weights."""
+        """J̃ᵀα: the displacement of the weights that gives the posterior mean."""
         return self.problem.operators.whitened.rmatmat(self.alpha.unsqueeze(1))
 
     def mean(self, x: Tensor) -> Tensor:
-        """The mean by a product with J(x). Cost: 2·M·C·P operations, and as many for each training point the first time."""
+        """The mean by a product with J(x). Cost: 2·M·C·P operations; the first call also 2·N·C·P."""
         mean_at, at = self.problem.answers.mean_at, self.problem.operators.at
         return mean_chunks(self.problem, x, lambda part: mean_at(part) + at(part).matmat(self._weights)[:, 0])
 
-    @out_of_memory("ask about fewer points of x at a time")
+    @out_of_memory("pass fewer points of x at a time")
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
         """Mean and variance at x, equations (1) and (2); lower = variance = upper.
 
-        Cost: M·C·(N·C)² operations; memory of a block of 256 MB beside the training factors.
+        Cost: M·C·(N·C)² operations; memory one block of 256 MB besides the training factors.
         """
-        points = rows_per_chunk(COPIES * 8 * len(self.alpha) * self.problem.outputs, budget=256 * 2**20)
+        points = rows_per_chunk(CROSS_COPIES * 8 * len(self.alpha) * self.problem.outputs, budget=256 * 2**20)
         return predict_chunks(self.problem, x, self._predict, noise_var, points)
 
     def _predict(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -93,7 +93,7 @@ class ExactPosterior(Posterior):
         variance = (rows.diag() - explained).clamp_min(0)
         return self.problem.answers.mean_at(x) + cross @ self.alpha, variance, variance, variance
 
-    @out_of_memory("ask about fewer points of x at a time")
+    @out_of_memory("pass fewer points of x at a time")
     def covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
         """K(x′,x′) − K(x′,x) A⁻¹ K(x,x′). Memory: 2·(M·C)² + 2·M·C·N·C numbers."""
         operators, answers = self.problem.operators, self.problem.answers
@@ -104,13 +104,13 @@ class ExactPosterior(Posterior):
         return answers.cast(covariance)
 
     def joint(self, x: Float[Tensor, "B q *point"]) -> tuple[Float[Tensor, "B q C"], Float[Tensor, "B qC qC"]]:
-        """Mean and joint epistemic covariance of B groups of q points, each group by itself; differentiable in x.
+        """Mean and joint epistemic covariance of B groups of q points, separately per group; differentiable in x.
 
-        Cost: B·q·C·(N·C)² operations, and kernels of tiles of 128 points, of which the groups' blocks are kept. Memory: a block
-        of 256 MB and the result, never the (B·q·C)² matrix.
+        Cost: B·q·C·(N·C)² operations, and kernel tiles of 128 points, from which only the groups' blocks are used.
+        Memory: a block of 256 MB and the result, never the (B·q·C)² matrix.
         """
         problem, (q, C) = self.problem, (x.shape[1], self.problem.outputs)
-        points = rows_per_chunk(COPIES * 8 * len(self.alpha) * C, budget=256 * 2**20) if q * C == 1 else BLOCK
+        points = rows_per_chunk(CROSS_COPIES * 8 * len(self.alpha) * C, budget=256 * 2**20) if q * C == 1 else TILE_POINTS
         means, covariances = [], []
         for part in x.split(max(1, points // q)):
             flat = problem.answers.checked(part.flatten(0, 1))
@@ -128,14 +128,14 @@ class ExactPosterior(Posterior):
         mean = torch.cat(means).unflatten(0, (len(x), q, C))
         return mean.to(problem.answers.dtype), torch.cat(covariances).to(problem.answers.dtype)
 
-    @out_of_memory("draw fewer functions at a time, count")
+    @out_of_memory("draw fewer functions at a time (count)")
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
-        """Exact draws. Cost: 4·N·C·P operations and a solve with the factor a draw; memory (P + N·C)·count numbers."""
+        """Exact draws. Cost per draw: 4·N·C·P operations and one solve with the factor; memory (P + N·C)·count numbers."""
         check_count(count, "count", 1)
         operator, r = self.problem.operators.whitened, self.problem.data.whitened_residual.unsqueeze(1)
         rows, parameters = operator.shape
         weights, noise = operator.normal(parameters, count, generator), operator.normal(rows, count, generator)
-        for z, e in zip(weights.split(COLUMNS, dim=1), noise.split(COLUMNS, dim=1), strict=True):
+        for z, e in zip(weights.split(DRAWS_PER_BLOCK, dim=1), noise.split(DRAWS_PER_BLOCK, dim=1), strict=True):
             z += operator.rmatmat(self.cholesky.solve(r - operator.matmat(z) - e))
         return FunctionSample(self.problem, weights)
 
@@ -148,22 +148,23 @@ class ExactPosterior(Posterior):
         generator: torch.Generator | None = None,
         progress: bool = False,
     ) -> "ExactPosterior":
-        """The posterior with more data, by new rows of the Cholesky factor; what this one holds is shared, not copied.
+        """The posterior with more data, by new rows of the Cholesky factor; both posteriors share the old rows.
 
-        Cost for m points: (N·C)²·(m·C + 2) operations, and m·C·(N·C) numbers written; now and then, when a quarter of all has
-        come later, (N·C)² numbers are moved. Memory: 2·m·C·(N·C) numbers more, twice (N·C)² while the factor is moved.
+        Cost for m points: (N·C)²·(m·C + 2) operations, and m·C·(N·C) numbers written. When a quarter of all rows came by
+        updates, the factor is joined into one matrix, which moves (N·C)² numbers. Memory: 2·m·C·(N·C) more numbers; twice
+        (N·C)² while the factor is joined.
 
-        Growing by rows is stable, so nothing drifts. The residuals of the new rows and of an old point, another one each time,
-        are measured, and those of all rows when the factor is moved; should they ever not be those of a stable factorisation,
-        all is factorised anew: `backward_error` and `refactored` tell. The answer stays exact however many points there are; a
-        ValueError says when the factor no longer fits in memory, where :class:`LowRank` goes on.
+        Appending rows is stable, so errors do not accumulate. Each update measures the residuals of the new rows and of one
+        old point (a different one each time), and of all rows when the factor is joined. If a residual is too large for a
+        stable factorisation, everything is factorised again; see `backward_error` and `refactored`. The answer stays exact
+        for any number of points. A ValueError reports that the factor no longer fits in memory: use :class:`LowRank` then.
         """
         whole, new = extend_problem(self.problem, x, y, noise_var)
         cholesky, alpha, error, again = add_rows(self.cholesky, self.problem, new, whole)
         return ExactPosterior(whole, cholesky, alpha, error, self.refactored + again)
 
     def state(self) -> State:
-        """All that the posterior is made of, less the network."""
+        """Return all data of the posterior except the network."""
         cholesky = self.cholesky
         left, corner = cholesky.rows
         rows = {"left": left, "corner": corner.tril(), "room": cholesky.room.size} if cholesky.count else {}
@@ -174,7 +175,7 @@ class ExactPosterior(Posterior):
 
     @classmethod
     def from_state(cls, state: State, module: nn.Module, prior_mean: MeanFunction | None) -> "ExactPosterior":
-        """The posterior again; prior_mean is the function, where it was one."""
+        """Rebuild the posterior; pass `prior_mean` again if it was a function."""
         problem = restore_problem(state, module, prior_mean)
         dtype = problem.network.dtype
         later = state.fact("later", int)

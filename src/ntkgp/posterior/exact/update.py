@@ -1,24 +1,24 @@
-"""More rows for the Cholesky factor of an exact posterior."""
+"""Append rows to the Cholesky factor of an exact posterior."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ntkgp.linalg.growing_cholesky import GrowingCholesky
-from ntkgp.posterior.exact.factorise import TRUSTED, check_memory, factorise_problem, warn_if_rounded
+from ntkgp.posterior.exact.factorise import STABLE_ERROR, check_memory, factorise_problem, warn_if_rounded
 from ntkgp.problem.problem import Problem
 
-GOLDEN = 0.6180339887498949  # its multiples visit all points evenly
+GOLDEN_RATIO = 0.6180339887498949  # its multiples modulo 1 spread evenly, so the checked points do too
 
 
 def add_rows(
     before: GrowingCholesky, old: Problem, new: Problem, whole: Problem
 ) -> tuple[GrowingCholesky, Float[Tensor, "NC"], float, bool]:
-    """The factor, α, its backward error, and whether everything had to be factorised again.
+    """Return the factor, α, the backward error of α, and whether everything was factorised again.
 
-    Growing row by row is stable, so nothing drifts. The residuals of the new rows and of one old point, another one each time,
-    are measured, and those of all rows when the factor is moved. If they are not those of a stable factorisation, all is
-    factorised again.
+    Appending rows is stable, so errors do not accumulate. Measure the residuals of the new rows and of one old point (a
+    different one each time), or of all rows when the factor was joined into one matrix. If a residual is too large for a
+    stable factorisation, factorise everything again.
     """
     check_memory(whole, 2)
     cross = old.operators.cross(new.operators.jacobian) / new.data.noise_std.unsqueeze(1)
@@ -29,19 +29,19 @@ def add_rows(
         return *factorise_problem(whole), True
     r, count = whole.data.whitened_residual, len(before)
     alpha = cholesky.solve(r.unsqueeze(1)).squeeze(1)
-    if cholesky.count == 0:  # in one piece again: look at all rows
+    if cholesky.count == 0:  # the factor was joined into one matrix: check all rows
         rows, operator = slice(None), whole.operators.whitened
         product = operator.matmat(operator.rmatmat(alpha.unsqueeze(1))).squeeze(1) + alpha
-    else:  # the new rows, and those of one old point, which would show an error in the others
+    else:  # check the new rows and one old point
         C, std = whole.outputs, whole.data.noise_std
-        turn = int(whole.data.points * GOLDEN % 1 * old.data.points)
+        turn = int(whole.data.points * GOLDEN_RATIO % 1 * old.data.points)
         rows = [*range(turn * C, (turn + 1) * C), *range(count, len(r))]
         kernel = whole.operators.cross(whole.operators.at(whole.data.x[turn : turn + 1]))
         first = kernel @ alpha / std[rows[:C]] + alpha[rows[:C]]
         product = torch.cat([first, cross @ alpha[:count] + block @ alpha[count:]])
     residual = product + cholesky.jitter * alpha[rows] - r[rows]
     error = cholesky.backward_error(residual, alpha, r)
-    if not error <= TRUSTED * torch.finfo(alpha.dtype).eps:
+    if not error <= STABLE_ERROR * torch.finfo(alpha.dtype).eps:
         return *factorise_problem(whole), True
     warn_if_rounded(residual, r)
     return cholesky, alpha, error, False

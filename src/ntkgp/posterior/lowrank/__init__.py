@@ -1,1 +1,1 @@
-"""The matrix-free posterior: a head of singular directions, the rest by conjugate gradients."""
+"""The matrix-free posterior: a head of singular directions; conjugate gradients solve for the rest."""

@@ -1,4 +1,4 @@
-"""Seconds spent on each stage of a fit."""
+"""Measure the seconds of each stage of a fit."""
 
 import time
 
@@ -6,13 +6,13 @@ import torch
 
 
 class Clock:
-    """Seconds between calls, by name; on a GPU each call waits for it first."""
+    """Seconds between calls, by stage; on a GPU, each call first waits until the GPU is idle."""
 
     def __init__(self, device: torch.device):
         self.device, self.seconds, self.last = device, dict[str, float](), time.perf_counter()
 
     def __call__(self, stage: str) -> None:
-        """The stage that ends here."""
+        """End a stage and store its seconds."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         now = time.perf_counter()

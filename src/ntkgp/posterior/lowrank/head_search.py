@@ -1,4 +1,4 @@
-"""Finding a head for a problem: of a given rank, or until its bracket is tight enough."""
+"""Find a head for a problem: of a given rank, or until its bracket is tight enough."""
 
 import warnings
 from collections.abc import Callable
@@ -21,12 +21,12 @@ from ntkgp.problem.problem import Problem
 from ntkgp.storage.stages import Stages
 from ntkgp.storage.state import State
 
-START_RANK = 32  # from which a tolerance on the bracket grows
+START_RANK = 32  # first rank tried if the user gives a tolerance on the bracket
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """A relative width of the bracket to reach at some points, and the rank at which to stop trying."""
+    """The relative width that the bracket must reach at some points, and the largest rank to try."""
 
     rtol: float
     points: Tensor
@@ -35,7 +35,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class HeadSearch:
-    """How heads of one problem are found: the products, the SVD that steers, where progress is shown and saved."""
+    """The search for heads of one problem: products, SVD method, progress bar and checkpoint."""
 
     problem: Problem
     normal: Normal
@@ -45,14 +45,14 @@ class HeadSearch:
     progress: bool
     stages: Stages
 
-    def of_rank(self, rank: int) -> Head:
-        """A head of this rank."""
+    def of_rank(self, rank: int, head: Head | None = None) -> Head:
+        """Find a head of this rank; start from `head` if given."""
         with self._bar() as bar:
-            return self._grow(None, rank, bar)
+            return self._grow(head, rank, bar)
 
     def until_tight(self, tolerance: Tolerance, head: Head | None) -> tuple[Head, float]:
-        """A head whose bracket is as tight as asked for, grown from a given one or from none; and the width reached."""
-        problem, taken_over = self.problem, head is not None
+        """Grow a head, starting from `head` if given, until its bracket is tight enough; return it and the width reached."""
+        problem, from_update = self.problem, head is not None
         limit = min(tolerance.max_rank, *problem.operators.shape)
         with self._bar() as bar:
             head = self._grow(None, min(START_RANK, limit), bar) if head is None else head
@@ -63,15 +63,15 @@ class HeadSearch:
                     break
                 if head.rank < limit:
                     head = self._grow(head, min(2 * head.rank, limit), bar)
-                elif taken_over and limit == min(problem.operators.shape):
-                    # The head of an update is full, and some of its directions never mattered: find all of them again.
-                    head, taken_over = self._grow(None, limit, bar), False
+                elif from_update and limit == min(problem.operators.shape):
+                    # The head of an update is full, but some of its directions are useless: find all directions again.
+                    head, from_update = self._grow(None, limit, bar), False
                 else:
                     break
         if width > tolerance.rtol:
             warnings.warn(
-                f"the bracket is {width:.2g} wide (relative) at rank {head.rank}, not {tolerance.rtol:.2g}; raise max_rank, or "
-                "noise_var",
+                f"the bracket is {width:.2g} wide (relative to the upper bound) at rank {head.rank}, rtol asks for "
+                f"{tolerance.rtol:.2g}; raise max_rank or noise_var",
                 NumericalWarning,
                 stacklevel=4,
             )
@@ -81,7 +81,7 @@ class HeadSearch:
         return progress_bar(self.progress, desc="finding the head", unit="pass", leave=False)
 
     def _grow(self, head: Head | None, rank: int, bar: Bar) -> Head:
-        """A head of `rank` directions: those already found, and new ones beside them."""
+        """Extend a head to `rank` directions; find all directions if there is no head."""
         operators, stage = self.problem.operators, f"subspace-{rank}"
         smallest, space = min(operators.shape), operators.space
         v = operators.draw_weights(0, self.generator).double() if head is None else head.v
@@ -89,8 +89,8 @@ class HeadSearch:
         if self.side == "kernel":
             new = self._new_from_kernel(v, rank - v.shape[1], bar)
         else:
-            # Float32 is enough to steer a subspace, except when it is to be the whole row space to the last digit. A float64
-            # network is steered in float64: the subspace is then the same, to many digits, on any number of ranks.
+            # Float32 is accurate enough to find a subspace, except if the subspace must be the whole row space. For a float64
+            # network use float64: the subspace then agrees to many digits for any number of ranks.
             whole = rank == smallest or self.normal.matrix is not None
             dtype = torch.float64 if whole else torch.promote_types(self.problem.network.dtype, torch.float32)
             operator = self._rest_of_normal(v.to(dtype), bar)
@@ -109,7 +109,7 @@ class HeadSearch:
         return self.problem.operators.gram().double()
 
     def _new_from_kernel(self, v: Tensor, extra: int, bar: Bar) -> Tensor:
-        """New directions from the kernel matrix, less what v explains of it."""
+        """Find new directions from the kernel matrix minus the part that v explains."""
         operator, kernel = self.problem.operators.whitened, self._kernel
         left = operator.matmat(v)
 
@@ -120,7 +120,7 @@ class HeadSearch:
         return operator.rmatmat(self.svd.subspace(_symmetric(product, kernel, len(kernel)), extra, self.generator))
 
     def _rest_of_normal(self, v: Tensor, bar: Bar) -> Operator:
-        """(I − VVᵀ)G(I − VVᵀ)."""
+        """Return the operator (I − VVᵀ)G(I − VVᵀ): G outside the head."""
         space = self.problem.operators.space
 
         def product(z: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ def _symmetric(product: Callable[[Tensor], Tensor], like: Tensor, size: int) -> 
 
 
 def saved_head(stages: Stages, space: Space) -> Head | None:
-    """The head that an interrupted fit had found."""
+    """Load the head of an interrupted fit; None if there is none."""
     state = stages.load("head")
     if state is None:
         return None
@@ -144,7 +144,7 @@ def saved_head(stages: Stages, space: Space) -> Head | None:
 
 
 def bracket_width(problem: Problem, head: Head, points: Tensor) -> float:
-    """The widest (upper − lower)/upper at some points; 0 where the network is dead and both bounds are 0."""
+    """Return the largest (upper − lower)/upper at some points; 0 where both bounds are 0 (a dead network)."""
     operators = problem.operators
     rows = operators.at(points)
     prior = rows.diag().double()

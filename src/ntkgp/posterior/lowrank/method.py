@@ -1,4 +1,4 @@
-"""The matrix-free method: a head of singular directions, and ridge regressions solved by conjugate gradients."""
+"""The matrix-free method: a head of singular directions, and ridge regressions by conjugate gradients."""
 
 from dataclasses import dataclass, field
 
@@ -23,28 +23,28 @@ from ntkgp.storage.stages import Stages
 
 @dataclass(frozen=True)
 class LowRank(Method):
-    """Matrix-free and linearised: nothing of size N×N or N×P, up to a million points and more.
+    """Matrix-free and linearised: stores nothing of size N×N or N×P; for a million points and more.
 
-    The head is K singular directions of the Jacobian, whose predictors need no training; the mean and the tail are ridge
-    regressions in weight space, solved together. Every variance comes with its certified bracket.
+    The head is K singular directions of the Jacobian, and its predictors need no training. The mean and the tail are ridge
+    regressions over the weights, solved together. Every variance has a certified bracket.
 
-    Cost: some 4·N·C·P·K operations a pass for the head (a handful of passes), and 4·N·C·P a step of the solver; or, where that
-    is less, N·C·P² once, to write out the P×P normal matrix in one pass. Memory: the layer factors if they fit, 3·P·K numbers
-    (and P² for the matrix), and one working set.
+    Cost: about 4·N·C·P·K operations per pass for the head (a handful of passes), and 4·N·C·P per step of the solver; or, if
+    cheaper, N·C·P² once to form the P×P normal matrix in one pass. Memory: the layer factors if they fit, 3·P·K numbers (and
+    P² for the matrix), and one working buffer.
 
     Args:
-        rank: K; or give `rtol`.
-        rtol: grow K until (upper − lower)/upper is below this at the training inputs (a sample of 512) or at `points`.
-        tail: T random right-hand sides that make the variance unbiased; 0 returns the upper bound.
-        svd: how the head is found. For a float32 network its passes are made in float32 (TF32 on GPUs), which only steers the
-            subspace.
-        solver: how the mean and the tail are found.
-        points: where `rtol` is to hold.
-        max_rank: where `rtol` stops growing K.
-        dtype: of the layer factors; None keeps the module's. Products are float64 whatever it is, and the bracket encloses the
-            posterior of the Jacobian in this dtype: float64 where the last digits of a float32 network matter.
-        side: how products are made: ``"weights"`` by the factors, ``"kernel"`` with J̃J̃ᵀ written out to look for the head (not
-            with a group), ``"matrix"`` with G = J̃ᵀJ̃ written out; None for whichever is cheapest.
+        rank: K; give either `rank` or `rtol`.
+        rtol: grow K until (upper − lower)/upper is at most this at `points`, or at a sample of 512 training points.
+        tail: T random right-hand sides that make the variance unbiased; with 0 the variance is the upper bound.
+        svd: method that finds the head. For a float32 network it computes in float32 (TF32 on GPUs), which affects only
+            the choice of the subspace.
+        solver: solver for the mean and the tail.
+        points: query points at which `rtol` must hold.
+        max_rank: largest K that `rtol` may grow to.
+        dtype: dtype of the layer factors; None for the module's dtype. Products are always float64. The bracket encloses the
+            posterior of the Jacobian in this dtype: use float64 if the last digits of a float32 network matter.
+        side: how to compute products: ``"weights"`` with the layer factors, ``"kernel"`` with the matrix J̃J̃ᵀ in the search for
+            the head (not with a group), ``"matrix"`` with the matrix G = J̃ᵀJ̃; None for the cheapest.
 
     Example:
         >>> import torch, ntkgp
@@ -87,12 +87,12 @@ class LowRank(Method):
         if must_split(problem, self.rank or self.max_rank):
             problem = problem.split()
         space = problem.operators.space
-        _ = problem.operators.prior_variance  # the factors of J(x) are computed here: finite, or an error says where not
+        _ = problem.operators.prior_variance  # computes the factors of J(x); raises if a value is not finite
         clock("factors")
         identity = {} if run.checkpoint is None else problem.identity | {"method": repr(self)}
         stages = Stages(run.checkpoint, identity, run.generator, problem.network.device, run.group, space)
         generator, show = stages.generator, run.shows_progress
-        # The cheapest side depends on free memory, which may have changed since a fit that is resumed was started.
+        # The cheapest side depends on free memory, so a resumed fit must use the side chosen at its start.
         side = stages.once("side", self.side or choose_side(problem, self.rank or START_RANK, 1 + self.tail))
         normal = Normal(problem)
         if side == "matrix":
@@ -119,4 +119,6 @@ class LowRank(Method):
         if self.rank is not None:
             check_rank(self.rank, *problem.operators.shape)
         if self.side == "kernel" and problem.data.shard is not None:
-            raise ValueError("side must be None, 'weights' or 'matrix' with a group, whose points have no kernel in one place")
+            raise ValueError(
+                "side must be None, 'weights' or 'matrix' with a group, got 'kernel': no rank has the whole kernel"
+            )

@@ -1,4 +1,4 @@
-"""What a low-rank posterior needs of its method when it goes on: when data is added or functions are drawn."""
+"""The options of the method that a low-rank posterior needs later: to add data and to draw functions."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ from ntkgp.problem.problem import Problem
 
 @dataclass(frozen=True)
 class Options:
-    """The options of :class:`LowRank` that outlive the fit."""
+    """The options of :class:`LowRank` that the posterior stores."""
 
     rank: int | None
     rtol: float | None
@@ -24,7 +24,7 @@ class Options:
     svd: SVDMethod = field(default_factory=lambda: RandomizedSVD(power=1, tol=None))
 
     def tolerance(self, problem: Problem, generator: torch.Generator | None) -> Tolerance:
-        """What `rtol` asks of the bracket, and where."""
+        """Return the bracket width that `rtol` requires, with the points and the largest rank."""
         assert self.rtol is not None
         points = problem.data.draw_points(512, generator) if self.points is None else self.points
         return Tolerance(self.rtol, problem.answers.checked(points), self.max_rank)

@@ -30,60 +30,60 @@ from ntkgp.problem.stored import problem_state, restore_head, restore_problem
 from ntkgp.storage.stages import Stages
 from ntkgp.storage.state import State
 
-TOGETHER = 64  # functions drawn together, or as many more as need less than a gigabyte
+MIN_DRAWS_PER_SOLVE = 64  # functions solved for together; more if their buffers fit in 1 GiB
 
 
 @dataclass(frozen=True)
 class LowRankPosterior(Posterior):
-    """The linearised posterior as weights: the mean, the head and the tail are columns to multiply J(x) with."""
+    """The linearised posterior over the weights: mean, head and tail are columns that J(x) multiplies."""
 
     problem: Problem
     options: Options
     head: Head
     explained: Float[Tensor, "P K"]
-    z: Float[Tensor, "P T"]  # the weights drawn for the tail
-    sides: Float[Tensor, "P 1+T"]  # right-hand sides, of the mean and of the tail's draws
+    z: Float[Tensor, "P T"]  # weights drawn from the prior for the tail
+    sides: Float[Tensor, "P 1+T"]  # right-hand sides: one for the mean, then one per draw of the tail
     solution: Solution
-    found_slack: float  # of the head, when it was last looked for in all data
-    side: str  # "weights", "kernel" or "matrix": how the products were made, whichever was cheapest
-    bracket_width: float | None  # reached, where rtol asked for it
-    seconds: dict[str, float]  # spent on each stage
-    refined: int = 0  # how often updates found the bracket loose, and looked for the head again from where it was
+    found_slack: float  # slack of the head's bracket after the last search over all data
+    side: str  # "weights", "kernel" or "matrix": how the fit computed its products
+    bracket_width: float | None  # relative width reached, if rtol was given
+    seconds: dict[str, float]  # per stage of the fit
+    refined: int = 0  # how often updates found the bracket too wide and searched for a better head
 
     kind = "low rank"
 
     @property
     def solver(self) -> CGLS:
-        """How the mean, the tail and function samples are found."""
+        """The solver for the mean, the tail and function samples."""
         return self.options.solver
 
     @property
     def mean_weights(self) -> Float[Tensor, "P 1"]:
-        """The weights of the posterior mean."""
+        """The displacement of the weights that gives the posterior mean."""
         return self.solution.x[:, :1]
 
     @cached_property
     def tail(self) -> Float[Tensor, "P T"]:
-        """The draws' predictors less what seeing only the head would have predicted.
+        """The predictors of the draws minus their predictors from the head alone.
 
-        A martingale difference, so its covariance is exactly what the upper bound is too large by, for any head however far
-        from converged.
+        This is a martingale difference, so its covariance is exactly the excess of the upper bound, for any head, converged or
+        not.
         """
         return self.solution.x[:, 1:] - self.head.partial_mean(self.sides[:, 1:])
 
     def mean(self, x: Tensor) -> Tensor:
-        """The mean by a product with J(x). Cost: 2·M·C·P operations; memory the factors of a block of queries."""
+        """The mean by a product with J(x). Cost: 2·M·C·P operations; memory the factors of one chunk of queries."""
         return mean_chunks(self.problem, x, self._mean)
 
     def _mean(self, x: Tensor) -> Float[Tensor, "MC"]:
         operators = self.problem.operators
         return self.problem.answers.mean_at(x).double() + operators.features(operators.at(x), self.mean_weights)[:, 0]
 
-    @out_of_memory("ask about fewer points of x at a time")
+    @out_of_memory("pass fewer points of x at a time")
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
         """Mean, variance and bracket by products with J(x).
 
-        Cost: 2·M·C·P·(2K + T + 1) operations; memory one working set beside the factors of a block of queries.
+        Cost: 2·M·C·P·(2K + T + 1) operations; memory one working buffer besides the factors of one chunk of queries.
         """
         return predict_chunks(self.problem, x, self._predict, noise_var)
 
@@ -94,27 +94,27 @@ class LowRankPosterior(Posterior):
         both = operators.features(rows, torch.cat([self.mean_weights, self.tail], dim=1))
         lower = self.head.bracket.lower(operators.features(rows, self.head.v), prior)
         upper = prior - operators.features(rows, self.explained).square().sum(dim=1)
-        upper = torch.maximum(upper, lower)  # they meet at full rank, where rounding must not turn them around
+        upper = torch.maximum(upper, lower)  # equal at full rank, where rounding must not swap them
         variance = upper - both[:, 1:].square().sum(dim=1) / max(self.tail.shape[1], 1)
         mean = self.problem.answers.mean_at(x).double() + both[:, 0]
         return mean, torch.clamp(variance, lower, upper), lower, upper
 
-    @out_of_memory("ask about fewer points of x at a time")
+    @out_of_memory("pass fewer points of x at a time")
     def covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
-        """The joint upper bound less the tail's estimate, its negative part removed. Memory: 3·(M·C)² + M·C·(K + T) numbers."""
+        """The joint upper bound minus the tail's estimate, without its negative part. Memory: 3·(M·C)² + M·C·(K + T) numbers."""
         operators, answers = self.problem.operators, self.problem.answers
         rows = operators.at(answers.checked(x))
         known = torch.cat([self.explained, self.tail / max(self.tail.shape[1], 1) ** 0.5], dim=1)
         known = operators.features(rows, known)
         return answers.positive(rows.gram().double() - known @ known.T)
 
-    @out_of_memory("draw fewer functions at a time, count")
+    @out_of_memory("draw fewer functions at a time (count)")
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
-        """Draws by one more solve: exact to the solver's tolerance, with the covariance of the Gaussian process itself.
+        """Draws by one more solve: exact to the solver's tolerance, with the exact posterior covariance.
 
-        So they do not depend on the rank. Their variance lies in the bracket of ``predict``: with a tail it is what the
-        variance there estimates without bias, without one it is not above it. Cost: that of the mean with `count` right-hand
-        sides; memory (P + N·C)·count numbers, and 6·P a function for those solved together (64, or 1 GiB).
+        They do not depend on the rank. Their variance lies in the bracket of ``predict``: with a tail, ``predict`` estimates
+        it without bias; without a tail, ``predict`` gives an upper bound. Cost: that of the mean with `count` right-hand
+        sides; memory (P + N·C)·count numbers, and 6·P per function solved together (64, or as many as fit in 1 GiB).
         """
         check_count(count, "count", 1)
         problem, data, operators = self.problem, self.problem.data, self.problem.operators
@@ -122,7 +122,7 @@ class LowRankPosterior(Posterior):
         r = data.whitened_residual.double().unsqueeze(1)
         weights = operators.draw_weights(count, generator).double()
         noise = data.draw_noise(count, generator)
-        columns = max(TOGETHER, rows_per_chunk(6 * 8 * operators.parameters, budget=2**30))
+        columns = max(MIN_DRAWS_PER_SOLVE, rows_per_chunk(6 * 8 * operators.parameters, budget=2**30))
         system = Normal(problem).system(self.head)
         for z, e in zip(weights.split(columns, dim=1), noise.split(columns, dim=1), strict=True):
             c = operators.whitened.rmatmat(r - e.double()) - operators.normal(z)
@@ -138,25 +138,25 @@ class LowRankPosterior(Posterior):
         generator: torch.Generator | None = None,
         progress: bool = False,
     ) -> "LowRankPosterior":
-        """The posterior with more data: the head goes on from where it was, and so do the mean and the tail's draws.
+        """The posterior with more data: head, mean and the tail's draws start from their current values.
 
-        The bracket is certified for all data. The rank stays, except that a head that was the whole row space remains so, and
-        that `rtol` is held. When what is left out has become twice of what it was, the head is looked for again by a block
-        iteration from where it is (`refined` counts). New data is kept beside batches of the fit as one batch more.
+        The bracket is certified for all data. The rank stays the same, with two exceptions: a head that spans the whole row
+        space still does so afterwards, and the rank grows if `rtol` requires it. If the slack of the bracket has doubled, a
+        block iteration improves the head (`refined` counts these). If the fit had batches, the new data becomes one more batch.
 
-        Cost for m points: a product 4·N·C·P with m·C + 1 columns, some 16·P·K² operations, and a few steps of the solver.
-        Memory: that of the fit, while both posteriors are kept twice.
+        Cost for m points: a product 4·N·C·P with m·C + 1 columns, about 16·P·K² operations, and a few steps of the solver.
+        Memory: that of the fit; twice that if you store both posteriors.
         """
         if self.problem.data.shard is not None:
             raise ValueError(
-                "update needs all data in one process, and this posterior was fitted by a group; fit again with all data"
+                "update needs all data in one process, but this posterior was fitted by a group; call fit again with all data"
             )
         clock, options = Clock(self.problem.network.device), self.options
         whole, new = extend_problem(self.problem, x, y, noise_var)
         normal, shape = Normal(whole), whole.operators.shape
         clock("factors")
-        everything = self.head.rank == min(self.problem.operators.shape)
-        rank, trace = min(shape) if everything else self.head.rank, whole.operators.trace
+        full = self.head.rank == min(self.problem.operators.shape)
+        rank, trace = min(shape) if full else self.head.rank, whole.operators.trace
         head = with_more_rows(self.head, new.operators.whitened, normal, trace, rank)
         found, width, times = self.found_slack, None, self.refined
         if head.bracket.slack + 1 > 2 * (found + 1) or not agrees(head, normal):
@@ -176,7 +176,7 @@ class LowRankPosterior(Posterior):
         )
 
     def whole(self) -> "LowRankPosterior":
-        """The same with every vector on every rank, where they were split; all ranks must take part. Memory: 6·P·K numbers."""
+        """Return the same posterior with every vector whole on every rank; all ranks must call it. Memory: 6·P·K numbers."""
         space = self.problem.operators.space
         if not isinstance(space, Split):
             return self
@@ -189,12 +189,12 @@ class LowRankPosterior(Posterior):
         )  # fmt: skip
 
     def state(self) -> State:
-        """All that the posterior is made of, less the network; the mean is the first column of the solution."""
+        """Return all data of the posterior except the network; the mean is the first column of the solution."""
         options = self.options
         if self.problem.operators.space.spread:
-            raise ValueError("this posterior is split over the ranks; save posterior.whole() instead, made on all ranks")
+            raise ValueError("this posterior is split over the ranks; call posterior.whole() on all ranks and save its result")
         if type(options.solver) is not CGLS:
-            raise ValueError(f"only CGLS can be saved as solver, got {type(options.solver).__name__}, which is code")
+            raise ValueError(f"only CGLS can be saved as solver, got {type(options.solver).__name__}: files store no code")
         return problem_state(self.problem) | State.of(
             head=self.head, explained=self.explained, sides=self.sides, z=self.z, solution=self.solution,
             found_slack=self.found_slack, side=self.side, bracket_width=self.bracket_width, seconds=self.seconds,
@@ -204,7 +204,7 @@ class LowRankPosterior(Posterior):
 
     @classmethod
     def from_state(cls, state: State, module: nn.Module, prior_mean: MeanFunction | None) -> "LowRankPosterior":
-        """The posterior again; prior_mean is the function, where it was one. How a head would be found is not in the file."""
+        """Rebuild the posterior; pass `prior_mean` again if it was a function. The SVD method is not saved."""
         problem, double = restore_problem(state, module, prior_mean), torch.float64
         z = state.tensor("z", "P T", double)
         nowhere = state.facts.get("points_of_rtol", "in the tensors") is None

@@ -1,4 +1,4 @@
-"""Products with the normal matrix G = J̃ᵀJ̃, and the choice between the ways to make them."""
+"""Products with the normal matrix G = J̃ᵀJ̃, and the choice of the cheapest way to compute them."""
 
 from dataclasses import dataclass
 
@@ -12,33 +12,35 @@ from ntkgp.linalg.cgls import NormalSystem
 from ntkgp.linalg.head import POWERS, PROBES, Head
 from ntkgp.problem.problem import Problem
 
-SOLVER_STEPS = 50  # steps of the solver assumed when costs are counted
+SOLVER_STEPS = 50  # assumed number of solver steps in the cost estimate
 SMALL_MATMUL_SLOWDOWN = 3  # time per flop with few columns, relative to a large matrix product
 
 
 @dataclass(frozen=True)
 class Normal:
-    """v ↦ G v: one pass over the points, or a product with G where it was written out."""
+    """v ↦ G v: by one pass over the points, or by the matrix G if it was formed."""
 
     problem: Problem
     matrix: Float[Tensor, "P P"] | None = None  # in float64
 
     def __call__(self, v: Float[Tensor, "P S"]) -> Float[Tensor, "P S"]:
-        """G v, in the dtype of v."""
+        """Return G v, in the dtype of v."""
         return self.problem.operators.normal(v) if self.matrix is None else self.matrix.to(v.dtype) @ v
 
     def written_out(self, progress: bool = False) -> "Normal":
-        """The same with G as a matrix. Cost: N·C·P² operations in one pass over the points; memory P² numbers."""
+        """Form the matrix G. Cost: N·C·P² operations in one pass over the points; memory P² numbers."""
         operators, data = self.problem.operators, self.problem.data
         if operators.space.spread:
-            raise ValueError("side must be None or 'weights' where vectors are split over ranks; or raise Group(memory=...)")
+            raise ValueError(
+                "side must be None or 'weights' if vectors are split over ranks, got 'matrix'; or raise Group(memory=...)"
+            )
         with progress_bar(progress, total=data.points, desc="one pass over the rows", unit="row", unit_scale=True) as bar:
             return Normal(self.problem, operators.products.normal_matrix(data.precision, bar.update))
 
     def system(self, head: Head) -> NormalSystem:
-        """(G + I)Δ = c, preconditioned by the head.
+        """Return the system (G + I)Δ = c, preconditioned by the head.
 
-        Where the factors are float32 the solver makes its steps with float32 products: faster, and it checks itself in float64.
+        If the factors are float32, the solver uses float32 products for its steps and float64 products to check the residual.
         """
         space = self.problem.operators.space
         if self.problem.network.dtype != torch.float32 or self.matrix is not None:
@@ -47,25 +49,25 @@ class Normal:
 
 
 def choose_side(problem: Problem, columns: int, solved: int) -> str:
-    """Where to look for the head and to solve, by counted cost, among what fits in memory.
+    """Choose the side with the fewest operations among those that fit in memory.
 
-    On the "weights" side a product takes 2·NC·P multiplications a column. Four products steer the head and one certifies it;
-    the solver makes SOLVER_STEPS and the bound on the rest POWERS, with few columns and so at a third of the speed. With the
-    "kernel" J̃J̃ᵀ written out, after the N²/2 comparisons of points that form it, the products that steer take (NC)². With the
-    "matrix" G = J̃ᵀJ̃ written out, after NC·P²/2, all take P². Matrices that are written out and products that certify are
-    float64, which counts twice beside float32 factors.
+    On the "weights" side a product takes 2·NC·P multiplications per column. Four products find the head and one certifies it.
+    The solver makes SOLVER_STEPS products and the bound on the rest POWERS, with few columns and so at a third of the speed.
+    The "kernel" side first forms J̃J̃ᵀ from N²/2 pairs of points; the products that find the head then take (NC)². The "matrix"
+    side first forms G = J̃ᵀJ̃ with NC·P²/2 multiplications; all products then take P². Formed matrices and products that
+    certify are float64, which counts twice if the factors are float32.
     """
     rows, parameters = problem.operators.shape
     free, data = free_bytes(problem.network.device), problem.data
     weight = 2 if problem.network.dtype == torch.float32 else 1
     one_pass = 2 * rows * parameters
-    steer = 4 * columns
+    search = 4 * columns
     certify = weight * columns + SMALL_MATMUL_SLOWDOWN * (SOLVER_STEPS * solved + weight * POWERS * PROBES)
     forming = data.points**2 / 2 * problem.operators.tangent.chunk(problem.network.cast(data.few[:1])).kernel_operations
-    costs: dict[str, float] = {"weights": (steer + certify) * one_pass}
-    if 4 * 8 * rows**2 < free and data.shard is None:  # a kernel of points on several ranks is never formed
-        costs["kernel"] = weight * (forming + steer * rows**2) + certify * one_pass
+    costs: dict[str, float] = {"weights": (search + certify) * one_pass}
+    if 4 * 8 * rows**2 < free and data.shard is None:  # the kernel of points on several ranks is never formed
+        costs["kernel"] = weight * (forming + search * rows**2) + certify * one_pass
     if 4 * 8 * parameters**2 < free and not problem.operators.space.spread:
-        costs["matrix"] = weight * (rows * parameters**2 / 2 + (steer + certify) * parameters**2)
+        costs["matrix"] = weight * (rows * parameters**2 / 2 + (search + certify) * parameters**2)
     chosen = min(costs, key=lambda side: costs[side])
     return chosen if data.shard is None else data.shard.group.facts(chosen)[0]

@@ -1,4 +1,4 @@
-"""The linear systems over the weights: of the mean, of the tail and of function draws."""
+"""The linear systems over the weights: for the mean, the tail and function draws."""
 
 import math
 import warnings
@@ -13,11 +13,11 @@ from ntkgp.linalg.cgls import Solution
 from ntkgp.posterior.lowrank.side import Normal
 from ntkgp.problem.problem import Problem
 
-ROUNDING_SPREAD = 100  # how much further rounding moves the mean elsewhere than at the training points (measured)
+ROUNDING_SPREAD = 100  # error of the mean by rounding at new points, relative to the training points (measured)
 
 
 def must_split(problem: Problem, columns: int) -> bool:
-    """Whether vectors over the weights are too many for each rank to hold all: some six blocks of a head's size are."""
+    """Whether about six matrices of the head's size are too large for one rank, so that each rank stores only some rows."""
     if problem.data.shard is None:
         return False
     group, (rows, parameters) = problem.data.shard.group, problem.operators.shape
@@ -26,10 +26,10 @@ def must_split(problem: Problem, columns: int) -> bool:
 
 
 def warn_if_rounded(problem: Problem, solution: Solution) -> None:
-    """Warn when the rounding of J itself, in the dtype of the network, may move the mean by a posterior standard deviation.
+    """Warn if rounding of J in the dtype of the network may change the mean by more than a posterior standard deviation.
 
-    Independent rounding errors move the whitened residuals by some ε‖J̃ᵢ‖‖Δ‖/√P each. ROUNDING_SPREAD says how much more the
-    mean moves at other points, where points nearly coincide and their targets do not.
+    Independent rounding errors change each whitened residual by about ε‖J̃ᵢ‖‖Δ‖/√P. At other points the mean changes more, by
+    a factor ROUNDING_SPREAD, if some points nearly coincide but their targets differ.
     """
     operators, data = problem.operators, problem.data
     size = math.sqrt(operators.trace / operators.parameters) * float(operators.space.norms(solution.x[:, :1]))
@@ -37,9 +37,9 @@ def warn_if_rounded(problem: Problem, solution: Solution) -> None:
     if off <= 1:
         return
     of_targets = data.total(data.whitened_residual.double().square().sum()) ** 0.5
-    if size > 3 * of_targets:  # else the rounding of the targets themselves does as much
+    if size > 3 * of_targets:  # otherwise rounding of the targets has as large an effect
         warnings.warn(
-            f"rounding of the network's derivatives in {problem.network.dtype} may move the mean by some {off:.1g} posterior "
+            f"rounding of the network's derivatives in {problem.network.dtype} may change the mean by about {off:.1g} posterior "
             "standard deviations; use module.double(), or raise noise_var",
             NumericalWarning,
             stacklevel=4,
@@ -49,7 +49,7 @@ def warn_if_rounded(problem: Problem, solution: Solution) -> None:
 def right_hand_sides(
     problem: Problem, normal: Normal, z: Float[Tensor, "P T"], generator: torch.Generator | None
 ) -> Float[Tensor, "P 1+T"]:
-    """J̃ᵀ r̃, and J̃ᵀ(J̃z + ε) for each standard normal z and a standard normal ε."""
+    """Return J̃ᵀ r̃ for the mean, and J̃ᵀ(J̃z + ε) for each column z of the tail, with standard normal ε."""
     r = problem.data.whitened_residual.double()
     noise = problem.data.draw_noise(z.shape[1], generator).double()
     sides = problem.operators.whitened.rmatmat(torch.cat([r.unsqueeze(1), noise], dim=1))

@@ -1,5 +1,5 @@
-"""What is stored of one layer's Jacobian, one file for each kind of factor.
+"""Factors: the compact form of one layer's Jacobian. One file per kind of factor.
 
-`layers` holds the layers whose rule is known, `recording` records their inputs and output gradients. A new layer rule goes into
-`layers`.
+`layers` has a rule for each known kind of layer; `recording` records the inputs and output gradients of these layers. A new
+layer rule goes into `layers`.
 """

@@ -1,4 +1,4 @@
-"""Rows of a layer's Jacobian as they are."""
+"""The rows of a layer's Jacobian, stored without compression."""
 
 from dataclasses import dataclass
 
@@ -11,13 +11,13 @@ from ntkgp.tangent.factors.factor import Factor
 
 @dataclass(frozen=True)
 class Direct(Factor):
-    """The rows themselves, for layers with few parameters (normalisation) or many more positions than weights."""
+    """The rows of J, for layers with few parameters (normalisation) or many more positions than weights."""
 
     j: Float[Tensor, "n C p"]
 
     @property
     def bytes_per_point(self) -> int:
-        """Memory of the factor."""
+        """Bytes of the factor per point."""
         return self.j[0].numel() * self.j.element_size()
 
     def working_numbers(self, columns: int) -> int:
@@ -26,15 +26,15 @@ class Direct(Factor):
 
     @property
     def kernel_operations(self) -> int:
-        """Multiplications to compare two points in a kernel."""
+        """Multiplications per pair of points in a kernel."""
         return self.j.shape[1] ** 2 * self.j.shape[2]
 
     def points(self, rows: slice) -> "Direct":
-        """The same for fewer points, as views."""
+        """The factor of a slice of the points, as views."""
         return Direct(self.j[rows])
 
     def to(self, dtype: torch.dtype) -> "Direct":
-        """The same in another dtype."""
+        """The factor in another dtype."""
         return Direct(self.j.to(dtype))
 
     def matmat(self, v: Float[Tensor, "S *packed"]) -> Float[Tensor, "nC S"]:

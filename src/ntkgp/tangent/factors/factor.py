@@ -1,8 +1,8 @@
-"""Factors: what is kept of one layer's Jacobian at n points, and the products with it.
+"""Factors: the compact form of one layer's Jacobian at n points, and the products with it.
 
-At θ0 a linear layer's Jacobian is Σ_t g_t ⊗ a_t: the gradient g of each network output by the layer's output, and the layer's
-input a, over the positions t a sample has (one in an MLP, many in a sequence or an image). Three kinds cover the layers people
-use; each multiplies "packed" vectors, whose shape is the weight's with the bias as one more column.
+At θ0 a linear layer's Jacobian is Σ_t g_t ⊗ a_t, where g is the gradient of each network output with respect to the layer's
+output, a is the layer's input, and t runs over the positions of a sample (one in an MLP, many in a sequence or an image).
+Three kinds cover the layers in common use. Each multiplies "packed" vectors: the weight, with the bias as one more column.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ class Factor(ABC):
     @property
     @abstractmethod
     def bytes_per_point(self) -> int:
-        """Memory of the factor."""
+        """Bytes of the factor per point."""
 
     @abstractmethod
     def working_numbers(self, columns: int) -> int:
@@ -31,15 +31,15 @@ class Factor(ABC):
     @property
     @abstractmethod
     def kernel_operations(self) -> int:
-        """Multiplications to compare two points in a kernel."""
+        """Multiplications per pair of points in a kernel."""
 
     @abstractmethod
     def points(self, rows: slice) -> "Factor":
-        """The same for fewer points, as views."""
+        """The factor of a slice of the points, as views."""
 
     @abstractmethod
     def to(self, dtype: torch.dtype) -> "Factor":
-        """The same in another dtype."""
+        """The factor in another dtype."""
 
     @abstractmethod
     def matmat(self, v: Float[Tensor, "S *packed"]) -> Float[Tensor, "nC S"]:
@@ -63,11 +63,11 @@ class Factor(ABC):
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """What the factor holds, by name."""
+        """The tensors of the factor, by name."""
         return {field: value for field, value in vars(self).items() if isinstance(value, Tensor)}
 
     def kernel_with_pullback(self) -> tuple[Float[Tensor, "nC nC"], Pullback]:
-        """J Jᵀ, and the function from symmetric weights W to the gradient of ⟨W, J Jᵀ⟩ by the factor's tensors."""
+        """J Jᵀ, and the function from symmetric weights W to the gradient of ⟨W, J Jᵀ⟩ for each tensor of the factor."""
         leaves = {name: t.detach().requires_grad_() for name, t in self.tensors.items() if t.is_floating_point()}
         with torch.enable_grad():
             same = replace(self, **leaves)  # pyright: ignore[reportArgumentType]

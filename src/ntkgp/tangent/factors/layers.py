@@ -1,4 +1,4 @@
-"""The layers whose factors are known: how each turns its input and its output's gradient into a :class:`Factor`."""
+"""The layer rules: how each known kind of layer turns its input and output gradients into a :class:`Factor`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from ntkgp.tangent.factors.outer import Outer
 class Layer(ABC):
     """A factored layer: the names of its parameters and the prior standard deviation of each.
 
-    Layers compare by these, so two modules that share all their parameters are one layer used twice.
+    Layers compare by these fields, so two modules that share all their parameters are one layer used twice.
     """
 
     weight: str
@@ -37,7 +37,7 @@ class Layer(ABC):
 
     @abstractmethod
     def factor(self, module: nn.Module, x: Tensor, gradients: list[Tensor], n: int) -> Factor:
-        """The factor of one call on n points: from the layer's input and each network output's gradient by its output."""
+        """The factor of one call on n points, from the layer's input x and the gradient of each network output."""
 
     @abstractmethod
     def pack(self, parts: dict[str, Tensor]) -> Tensor:
@@ -51,13 +51,13 @@ class Layer(ABC):
 class MatrixLayer(Layer):
     """Layers that multiply by a matrix; the bias is the weight of one more input, always 1.
 
-    Wide matrices are padded by zeros to a multiple of eight columns: a bias that makes 512 columns 513 would slow a GPU's
-    matrix products down to a third.
+    Wide matrices are padded with zeros to a multiple of eight columns: with a bias 512 columns become 513, which would make
+    matrix products on a GPU three times slower.
     """
 
     @property
     def _columns(self) -> tuple[int, int]:
-        """Columns of the weight, and zeros behind it and the bias."""
+        """The number of columns of the weight, and of zeros after weight and bias."""
         weight = self.shape[1:].numel()
         total = weight + (self.bias is not None)
         return weight, -total % 8 if total > 64 else 0
@@ -75,6 +75,7 @@ class MatrixLayer(Layer):
         return parts if self.bias is None else {**parts, self.bias: packed[..., count]}
 
     def _outer(self, a: Tensor, gradients: list[Tensor], gain: float = 1.0) -> Factor:
+        """The factor with the weight, the bias and the padding as columns of a."""
         columns = [a * (gain * self.weight_scale)]
         if self.bias is not None:
             columns.append(a.new_full((*a.shape[:-1], 1), self.bias_scale))
@@ -83,10 +84,10 @@ class MatrixLayer(Layer):
 
 
 class LinearLayer(MatrixLayer):
-    """``nn.Linear`` and :class:`NTKLinear`, on any number of positions a sample."""
+    """``nn.Linear`` and :class:`NTKLinear`, with any number of positions per sample."""
 
     def factor(self, module: nn.Module, x: Tensor, gradients: list[Tensor], n: int) -> Factor:
-        """The input and the gradients, position by position."""
+        """The input and the gradients at each position."""
         flat = [grad.reshape(n, -1, grad.shape[-1]) for grad in gradients]
         return self._outer(x.reshape(n, -1, x.shape[-1]), flat, getattr(module, "gain", 1.0))
 
@@ -95,7 +96,7 @@ class ConvLayer(MatrixLayer):
     """``nn.Conv1d`` and ``nn.Conv2d``: a linear layer on patches."""
 
     def factor(self, module: nn.Module, x: Tensor, gradients: list[Tensor], n: int) -> Factor:
-        """The patches and the gradients, pixel by pixel."""
+        """The patch and the gradients at each pixel."""
         assert isinstance(module, _ConvNd)
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
         x = F.pad(x, module._reversed_padding_repeated_twice, mode=mode)
@@ -110,7 +111,7 @@ class NormLayer(Layer):
     """Layer, group and (in eval mode) batch normalisation: a weight and a bias per feature or channel."""
 
     def factor(self, module: nn.Module, x: Tensor, gradients: list[Tensor], n: int) -> Factor:
-        """The normalised input against the gradients, summed over positions."""
+        """The normalised input times the gradients, summed over positions."""
         plain = _normalised(module, x)
         g = torch.stack(gradients, dim=1)
         # (n, C, positions…, features…) after layer norm, (n, C, channels, positions…) after the others.
@@ -121,7 +122,7 @@ class NormLayer(Layer):
         return Direct(torch.cat(columns, dim=2))
 
     def pack(self, parts: dict[str, Tensor]) -> Tensor:
-        """(S, p) or (S, 2p), the bias behind the weight."""
+        """(S, p) or (S, 2p), the bias after the weight."""
         return torch.cat([parts[name].flatten(1) for name in self.parameters], dim=1)
 
     def unpack(self, packed: Tensor) -> dict[str, Tensor]:
@@ -131,10 +132,10 @@ class NormLayer(Layer):
 
 
 class EmbeddingLayer(Layer):
-    """``nn.Embedding``: a table looked up."""
+    """``nn.Embedding``: a lookup table."""
 
     def factor(self, module: nn.Module, x: Tensor, gradients: list[Tensor], n: int) -> Factor:
-        """The indices and the gradients, position by position; the padding row is not trained and has none."""
+        """The indices and the gradients at each position; zero gradients for the padding row, which is not trained."""
         assert isinstance(module, nn.Embedding)
         g = torch.stack([grad.reshape(n, -1, grad.shape[-1]) for grad in gradients], dim=1) * self.weight_scale
         index = x.reshape(n, -1).long()
@@ -152,21 +153,21 @@ class EmbeddingLayer(Layer):
 
 
 def layer_kind(module: nn.Module) -> Callable[..., Layer] | None:
-    """The kind of layer a module is, if it is one whose factors are known."""
+    """The layer rule for a module, or None if there is none."""
     if type(module) in (nn.Linear, NTKLinear):
         return LinearLayer
     if type(module) in (nn.Conv1d, nn.Conv2d) and module.groups == 1:
         return ConvLayer
     if type(module) in (nn.LayerNorm, nn.GroupNorm) or (isinstance(module, _BatchNorm) and not module.training):
         return NormLayer
-    # A maximal norm rewrites the table when it is read; frequency scaling changes gradients with the batch.
+    # max_norm changes the table in each lookup; scale_grad_by_freq makes gradients depend on the batch.
     if type(module) is nn.Embedding and module.max_norm is None and not module.scale_grad_by_freq:
         return EmbeddingLayer
     return None
 
 
 def _normalised(module: nn.Module, x: Tensor) -> Tensor:
-    """What the module's weight multiplies."""
+    """The normalised input, which the module multiplies by its weight."""
     if isinstance(module, nn.LayerNorm):
         return F.layer_norm(x, module.normalized_shape, eps=module.eps)
     if isinstance(module, nn.GroupNorm):
@@ -176,4 +177,5 @@ def _normalised(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def _sum(t: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Sum over `dims`; torch would sum over all axes if there are none."""
     return t.sum(dim=dims) if dims else t

@@ -1,4 +1,4 @@
-"""An embedding: the Jacobian at the rows of the table that were looked up."""
+"""An embedding: the Jacobian with respect to the table rows that were looked up."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from ntkgp.tangent.factors.factor import Factor
 
 @dataclass(frozen=True)
 class Lookup(Factor):
-    """Σ_t g_t ⊗ e_{index_t} for a table of `size` rows: an embedding, whose input is one-hot and never written out."""
+    """Σ_t g_t ⊗ e_{index_t} for an embedding table of `size` rows; the one-hot inputs e are never formed."""
 
     g: Float[Tensor, "n C T d"]
     index: Int[Tensor, "n T"]
@@ -19,7 +19,7 @@ class Lookup(Factor):
 
     @property
     def bytes_per_point(self) -> int:
-        """Memory of the factor."""
+        """Bytes of the factor per point."""
         return self.g[0].numel() * self.g.element_size() + self.index[0].numel() * 8
 
     def working_numbers(self, columns: int) -> int:
@@ -29,37 +29,37 @@ class Lookup(Factor):
 
     @property
     def kernel_operations(self) -> int:
-        """Multiplications to compare two points in a kernel."""
+        """Multiplications per pair of points in a kernel."""
         _, C, T, d = self.g.shape
         return C * C * T * T * d
 
     def points(self, rows: slice) -> "Lookup":
-        """The same for fewer points, as views."""
+        """The factor of a slice of the points, as views."""
         return Lookup(self.g[rows], self.index[rows], self.size)
 
     def to(self, dtype: torch.dtype) -> "Lookup":
-        """The same in another dtype."""
+        """The factor in another dtype."""
         return Lookup(self.g.to(dtype), self.index, self.size)
 
     def matmat(self, v: Float[Tensor, "S *packed"]) -> Float[Tensor, "nC S"]:
-        """J v: the rows of v that are looked up, against the gradients."""
+        """J v: the looked-up rows of v times the gradients."""
         return torch.einsum("nctd,sntd->ncs", self.g, v[:, self.index]).flatten(0, 1)
 
     def accumulate(self, u: Float[Tensor, "nC S"], out: Float[Tensor, "S *packed"]) -> None:
-        """Add Jᵀ u to `out`, at the rows looked up."""
+        """Add Jᵀ u to `out`, at the looked-up rows."""
         n, C, T, d = self.g.shape
         spread = torch.einsum("ncs,nctd->sntd", u.view(n, C, -1), self.g)
         out.index_add_(1, self.index.flatten(), spread.reshape(len(out), n * T, d))
 
     def dense(self) -> Float[Tensor, "nC p"]:
-        """The entries of J: as large as the table for every row; for checks on a few points."""
+        """The entries of J; each row is as large as the table, so use this for a few points only."""
         n, C, T, d = self.g.shape
         out = self.g.new_zeros(n, C, self.size, d)
         where = self.index.view(n, 1, T, 1).expand(n, C, T, d)
         return out.scatter_add_(2, where, self.g).view(n * C, self.size * d)
 
     def kernel(self, other: Factor) -> Float[Tensor, "nC mC"]:
-        """J J′ᵀ: gradients meet where the same row was looked up."""
+        """J J′ᵀ: the inner products of gradients at positions that looked up the same row."""
         assert isinstance(other, Lookup)
         n, C, T, d = self.g.shape
         m, _, T2, _ = other.g.shape

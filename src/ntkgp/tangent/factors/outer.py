@@ -12,32 +12,33 @@ from ntkgp.tangent.factors.factor import Factor, Pullback
 
 @dataclass(frozen=True)
 class Outer(Factor):
-    """Σ_t g_t ⊗ a_t for one weight matrix, its bias the last column."""
+    """Σ_t g_t ⊗ a_t for one weight matrix, with the bias as its last column."""
 
     g: Float[Tensor, "n C T o"]
     a: Float[Tensor, "n T i"]
 
     @property
     def bytes_per_point(self) -> int:
-        """Memory of the factor."""
+        """Bytes of the factor per point."""
         return (self.g[0].numel() + self.a[0].numel()) * self.g.element_size()
 
     @property
     def smaller(self) -> Factor:
-        """The same as rows, where those take less memory."""
+        """The factor, or its rows as a :class:`Direct` factor if they take less memory."""
         _, C, T, o = self.g.shape
         i = self.a.shape[-1]
         return Direct(self.dense().unflatten(0, (-1, C))) if T * (C * o + i) > C * o * i else self
 
     @property
     def _gradient_first(self) -> bool:
-        """Contract with g before a when that leaves the smaller intermediate; the operation count is the same."""
+        """Whether to contract with g before a: yes if the intermediate is smaller; the operation count is the same."""
         return self.g.shape[1] * self.a.shape[-1] < self.g.shape[-1]
 
     def _rows_first(self, columns: int) -> bool:
-        """Form the rows of J before multiplying where that takes fewer operations, or as many on far smaller intermediates.
+        """Whether to form the rows of J before multiplying.
 
-        The first happens with many positions; the second with one position, one output and more columns than the layer is wide.
+        Yes if that takes fewer operations (many positions), or equally many on far smaller intermediates (one position, one
+        output, and many more columns than the layer is wide).
         """
         _, C, T, o = self.g.shape
         return C * (T + columns) < T * columns or (C == T == 1 and columns >= 2 * max(o, self.a.shape[-1]))
@@ -50,21 +51,21 @@ class Outer(Factor):
 
     @property
     def kernel_operations(self) -> int:
-        """Multiplications to compare two points in a kernel."""
+        """Multiplications per pair of points in a kernel."""
         _, C, T, o = self.g.shape
         i = self.a.shape[-1]
         return C * C * o + i if T == 1 else C * C * o * i
 
     def points(self, rows: slice) -> "Outer":
-        """The same for fewer points, as views."""
+        """The factor of a slice of the points, as views."""
         return Outer(self.g[rows], self.a[rows])
 
     def to(self, dtype: torch.dtype) -> "Outer":
-        """The same in another dtype."""
+        """The factor in another dtype."""
         return Outer(self.g.to(dtype), self.a.to(dtype))
 
     def matmat(self, v: Float[Tensor, "S *packed"]) -> Float[Tensor, "nC S"]:
-        """J v: a matrix product with one factor, then a sum against the other."""
+        """J v: a matrix product with g or a, then a contraction with the other."""
         g, a = self.g, self.a
         n, C, T, o = g.shape
         S, i = len(v), a.shape[-1]
@@ -79,7 +80,7 @@ class Outer(Factor):
         return torch.einsum("ncto,ntso->ncs", g, half).flatten(0, 1)
 
     def accumulate(self, u: Float[Tensor, "nC S"], out: Float[Tensor, "S *packed"]) -> None:
-        """Add Jᵀ u to `out`: u spread over one factor, then a matrix product with the other."""
+        """Add Jᵀ u to `out`: multiply u with g or a, then a matrix product with the other."""
         g, a = self.g, self.a
         n, C, T, o = g.shape
         S, i = len(out), a.shape[-1]
@@ -101,7 +102,7 @@ class Outer(Factor):
         return rows.view(n * C, o * self.a.shape[-1])
 
     def kernel(self, other: Factor) -> Float[Tensor, "nC mC"]:
-        """J J′ᵀ: two Gram matrices and a Hadamard product when each sample has one position."""
+        """J J′ᵀ: two Gram matrices and a Hadamard product if each sample has one position."""
         assert isinstance(other, Outer)
         n, C, T, o = self.g.shape
         m, T2 = other.a.shape[:2]
@@ -113,7 +114,7 @@ class Outer(Factor):
         return self.dense() @ other.dense().T
 
     def kernel_with_pullback(self) -> tuple[Float[Tensor, "nC nC"], Pullback]:
-        """By hand with one position a sample: the two Gram matrices serve both ways, four products in all."""
+        """J Jᵀ and its pullback. With one position per sample, both reuse the same two Gram matrices: four products in all."""
         n, C, T, o = self.g.shape
         if T > 1:
             return super().kernel_with_pullback()

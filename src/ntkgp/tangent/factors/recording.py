@@ -1,4 +1,4 @@
-"""Recording factors: one forward pass and C backward passes, none of them through the weights."""
+"""Records layer factors in one forward pass and C backward passes; no gradients of the weights are computed."""
 
 from functools import partial
 
@@ -12,18 +12,18 @@ from ntkgp.tangent.factors.lookup import Lookup
 from ntkgp.tangent.factors.outer import Outer
 from ntkgp.tangent.network import PureNetwork
 
-Call = tuple[str, Tensor, int, Tensor]  # where, the layer's input and its version, a zero added to its output
+Call = tuple[str, Tensor, int, Tensor]  # path of the layer, its input, the input's version, the zero added to its output
 
 
 class LayerFactors:
-    """The factored layers of a network, and their factors at any points."""
+    """The layers of a network that have a rule, and their factors at any points."""
 
     def __init__(self, network: PureNetwork, layers: dict[str, Layer]):
         self.network, self.layers = network, layers
 
     @classmethod
     def of(cls, network: PureNetwork, scales: dict[str, float]) -> "LayerFactors":
-        """Every layer of the network whose kind is known; `scales` holds the prior standard deviation of each parameter."""
+        """All layers of the network that have a rule; `scales` has the prior standard deviation of each parameter."""
         names = {id(p): name for name, p in network.module.named_parameters() if name in network.anchor}
         layers = {}
         for path, module in network.module.named_modules():
@@ -33,31 +33,31 @@ class LayerFactors:
             bias = names.get(id(getattr(module, "bias", None)))
             shape = network.anchor[weight].shape
             layers[path] = kind(weight, bias, scales[weight], 1.0 if bias is None else scales[bias], shape)
-        # A parameter of two different layers is not one factor.
+        # A parameter that two different layers share does not have a single factor.
         owned = [name for layer in set(layers.values()) for name in layer.parameters]
         return cls(network, layers).without({name for name in owned if owned.count(name) > 1})
 
     @property
     def parameters(self) -> list[str]:
-        """Names of the parameters the layers own."""
+        """Names of the parameters of these layers."""
         return list(dict.fromkeys(name for layer in self.layers.values() for name in layer.parameters))
 
     def without(self, names: set[str]) -> "LayerFactors":
-        """The same, less the layers that own a parameter in `names`."""
-        kept = {path: layer for path, layer in self.layers.items() if names.isdisjoint(layer.parameters)}
-        return LayerFactors(self.network, kept)
+        """Leave out the layers that own a parameter in `names`."""
+        layers = {path: layer for path, layer in self.layers.items() if names.isdisjoint(layer.parameters)}
+        return LayerFactors(self.network, layers)
 
     def at(self, x: Tensor, outputs: int) -> dict[Layer, Factor]:
-        """The factors at the points x; differentiable in x and in the network's settings if those ask for gradients."""
+        """The factors at the points x; differentiable in x and in the network's settings if they require gradients."""
         create_graph = self.network.differentiable(x)
         with torch.enable_grad():
             out, calls = self._record(x)
             if any(a._version != version for _, a, version, _ in calls):
-                out, calls = self._record(x, copy=True)  # a layer's input was overwritten in place after it was used
+                out, calls = self._record(x, copy=True)  # a layer's input was overwritten in place after its call
             if not calls:
                 return {}
             probes = [probe for *_, probe in calls]
-            # A network may not use what its layers return, only their weights.
+            # A network may read only the weights of its layers and ignore their outputs.
             gradients = [[torch.zeros_like(probe) for probe in probes]] * outputs if not out.requires_grad else [
                 torch.autograd.grad(out[:, c].sum(), probes, retain_graph=create_graph or c + 1 < outputs,
                                     create_graph=create_graph, materialize_grads=True)
@@ -69,21 +69,21 @@ class LayerFactors:
             for (path, a, *_), *g in zip(calls, *gradients, strict=True):
                 layer = self.layers[path]
                 uses.setdefault(layer, []).append(layer.factor(modules[path], a if create_graph else a.detach(), g, len(x)))
-            return {layer: _one(found) for layer, found in uses.items()}
+            return {layer: _combined(found) for layer, found in uses.items()}
 
     def recording_numbers(self, point: Tensor, outputs: int) -> int:
-        """Numbers held per point while its factors are recorded: activations, patches, and a gradient per output."""
+        """Numbers in memory per point while factors are recorded: activations, patches, and a gradient per output."""
         _, calls = self._record(point)
         positions = [probe.numel() // self.layers[path].shape[0] * self.layers[path].shape[1:].numel()
                      for path, *_, probe in calls]  # fmt: skip
         return sum(positions) + sum(3 * a.numel() + (outputs + 3) * probe.numel() for _, a, _, probe in calls)
 
     def _record(self, x: Tensor, copy: bool = False) -> tuple[Tensor, list[Call]]:
-        """One forward pass: each call of a factored layer, with its input and a zero added to its output."""
+        """Run the network forward; return its output and the calls of its factored layers."""
         calls: list[Call] = []
-        with self.network.lock:  # other threads must not record into this list
+        with self.network.lock:  # so that other threads do not record into this list
             modules = dict(self.network.module.named_modules())
-            handles = [modules[path].register_forward_hook(partial(_note, calls, path, copy)) for path in self.layers]
+            handles = [modules[path].register_forward_hook(partial(_record_call, calls, path, copy)) for path in self.layers]
             try:
                 return self.network({}, x), calls
             finally:
@@ -91,16 +91,18 @@ class LayerFactors:
                     handle.remove()
 
 
-def _note(calls: list[Call], path: str, copy: bool, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    """A forward hook: note the layer's input, and add a zero to its output by which to differentiate."""
+def _record_call(
+    calls: list[Call], path: str, copy: bool, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
+) -> Tensor:
+    """A forward hook: record the layer's input, and add a zero to its output; its gradient is the output's gradient."""
     probe = torch.zeros((), dtype=output.dtype, device=output.device, requires_grad=True).expand(output.shape)
     a = inputs[0].clone() if copy else inputs[0]
     calls.append((path, a, a._version, probe))
     return output + probe
 
 
-def _one(uses: list[Factor]) -> Factor:
-    """One factor for a layer used once or more: further uses are further positions."""
+def _combined(uses: list[Factor]) -> Factor:
+    """Combine all uses of a layer into one factor: further uses are further positions."""
     first = uses[0]
     if isinstance(first, Direct):
         total = first.j

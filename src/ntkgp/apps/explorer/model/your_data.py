@@ -4,38 +4,40 @@ from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from ntkgp.apps.explorer.model.compute import network
 from ntkgp.apps.explorer.model.csv_table import Table
 from ntkgp.apps.explorer.model.state import State, StateError
+from ntkgp.apps.tables.fitting import NoiseGiven, fit_table
+from ntkgp.apps.tables.model import TableModel
+from ntkgp.apps.tables.options import TableOptions
 from ntkgp.apps.tables.scaling import Scaling
 from ntkgp.networks.layers import TrigonometricInputs
-from ntkgp.posterior.exact.method import Exact
-from ntkgp.posterior.fit import fit as fit_posterior
-from ntkgp.posterior.interface import Posterior
 from ntkgp.posterior.prediction import Prediction
-from ntkgp.tuning.tune import tune
 
 SLICE, MAP = 121, 41  # points along a slice, and along each side of the map
-TUNED_ON = 300  # rows
+TUNED_ON = 300  # rows, so that the page answers within seconds
 MARGIN = 0.15  # how far beyond the data the pictures go, as a share of its width
 
 
 @dataclass(frozen=True)
 class DataModel:
-    """A posterior over chosen columns, fitted on standardised values and asked in the units of the table."""
+    """The table model of the chosen columns, with the rows it was fitted to."""
 
-    posterior: Posterior
-    inputs: Scaling
-    target: Scaling
+    model: TableModel
     x: Float[Tensor, "N D"]
     y: Float[Tensor, "N"]
-    noise_var: float  # in units of the target's variance
+
+    @property
+    def noise_std(self) -> float:
+        """In the units of the target."""
+        assert self.model.noise_var is not None
+        return float(self.model.noise_var) ** 0.5
 
     def predict(self, x: Float[Tensor, "M D"]) -> Prediction:
         """Mean, variance and noise in the units of the target."""
-        return self.target.undo(self.posterior.predict(self.inputs.apply(x)))
+        return self.model.predict(x)
 
     def box(self, margin: float = MARGIN) -> tuple[Float[Tensor, "D"], Float[Tensor, "D"]]:
         """Lowest and highest inputs, and a margin beyond them; a constant column gets the width 1."""
@@ -45,10 +47,10 @@ class DataModel:
 
 
 def fit(state: State) -> DataModel:
-    """The exact posterior of the chosen columns of the state's table, with its network.
+    """The table model of the chosen columns of the state's table, with the network of the page.
 
-    Noise and prior variances are those of the marginal likelihood (:func:`ntkgp.tune`) where the state says so; if not, its
-    noise is taken in units of the target's variance.
+    ``NTKGPRegressor(module=network, points=300)`` fits the same model. Noise, scales and prior variances are learned where the
+    state says so; if not, its noise is taken in units of the target's variance.
 
     Example:
         >>> table = Table(("a", "b"), ((0.0, 1.0, 2.0, 3.0), (5.0, 7.0, 6.0, 9.0)))
@@ -60,15 +62,16 @@ def fit(state: State) -> DataModel:
         raise StateError("load a table first: a CSV file with a header and columns of numbers")
     x = torch.tensor([state.table.column(name) for name in state.inputs], dtype=torch.float64).T.contiguous()
     y = torch.tensor(state.table.column(state.target), dtype=torch.float64)
-    inputs, target = Scaling.of(x), Scaling.of(y)
-    scaled_x, scaled_y = inputs.apply(x), target.apply(y)
-    features = TrigonometricInputs.from_data(scaled_x, margin=2 * MARGIN) if state.normalisation == "circle" else None
-    module, noise_var, prior_var = network(state, x.shape[1], features), state.noise_var, 1.0
-    if state.tuned:
-        found = tune(module, scaled_x, scaled_y, input_scales=False, points=TUNED_ON, starts=1, steps=40)
-        noise_var, prior_var = float(found.noise_var), found.prior_var
-    posterior = fit_posterior(module, scaled_x, scaled_y, noise_var=noise_var, prior_var=prior_var, method=Exact())
-    return DataModel(posterior, inputs, target, x, y, noise_var)
+    options = TableOptions(module=page_network(state, x), points=TUNED_ON, tune=state.tuned, seed=state.seed)
+    known = state.noise_var * Scaling.of(y).scale.square().reshape(1, 1)
+    return DataModel(fit_table(x, y, options, NoiseGiven() if state.tuned else NoiseGiven(known=known)), x, y)
+
+
+def page_network(state: State, x: Float[Tensor, "N D"]) -> nn.Module:
+    """The network of the page for these inputs, standardised; on a circle its range covers what the pictures show."""
+    if state.normalisation != "circle":
+        return network(state, x.shape[1])
+    return network(state, x.shape[1], TrigonometricInputs.from_data(Scaling.of(x).apply(x), margin=2 * MARGIN))
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def slice_of(model: DataModel, at: float | None = None) -> Slice:
         return Slice(x, model.predict(x.unsqueeze(1)), torch.ones_like(model.y))
     held = float((low[1] + high[1]) / 2) if at is None else at
     points = torch.stack([x, torch.full_like(x, held)], dim=1)
-    distance = (model.x[:, 1] - held).abs() / model.inputs.scale[1]
+    distance = (model.x[:, 1] - held).abs() / model.model.inputs.scale[1]
     return Slice(x, model.predict(points), (1 - distance).clamp_min(0))
 
 

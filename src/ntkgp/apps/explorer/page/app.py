@@ -3,31 +3,28 @@
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from bokeh.document import Document
 from bokeh.events import DocumentReady, Pan
-from bokeh.layouts import column, row
 from bokeh.models import CustomJS, Div
 
 from ntkgp.apps.explorer.model import csv_table, export, your_data
 from ntkgp.apps.explorer.model.compute import Answer, Memory, answer
 from ntkgp.apps.explorer.model.state import State, StateError, rounded, start
-from ntkgp.apps.explorer.model.training import Trained, Training
 from ntkgp.apps.explorer.model.your_data import DataModel
 from ntkgp.apps.explorer.page import texts
 from ntkgp.apps.explorer.page.colours import DARK, LIGHT
 from ntkgp.apps.explorer.page.controls import TEXT_SHEET, Controls
 from ntkgp.apps.explorer.page.data_view import DataPanel
+from ntkgp.apps.explorer.page.layout import lay_out
+from ntkgp.apps.explorer.page.live_training import LiveTraining, Reactions
 from ntkgp.apps.explorer.page.share import LONGEST_LINK, SharePanel, uploaded
 from ntkgp.apps.explorer.page.views import Playground
 
 PATIENCE = 8  # ms in which changes gather before they are answered: a slider in motion sends many
 LATER = 120  # ms by which the smaller panels follow: the posterior is what the eye is on
 SETTLED = 800  # ms without a change after which the link follows
-SLICE = 0.05  # s of training between two looks at it
-PAGE = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
 # While a point is dragged the tool keeps it to itself; the plot should follow the hand.
 FOLLOW = "if (points.selected.indices.length) points.setv({ data: points.data }, { check_eq: false })"
 TYPES = {"json": "application/json", "py": "text/x-python", "png": "image/png", "svg": "image/svg+xml"}
@@ -54,18 +51,30 @@ class Page:
                 self.errors.append(str(error))
         self.answer: Answer = answer(self.state, self.memory)
         self.model: DataModel | None = None
-        self.run: Training | None = None
-        self.trained: Trained | None = None
-        self.ticking: Any = None
         self.updates, self.settling = 0, None
         self.pending = self.new_frame = self.later = self.writing = False
         self.views, self.controls, self.table, self.share = Playground(), Controls(), DataPanel(), SharePanel()
         div: dict[str, Any] = {"stylesheets": [TEXT_SHEET], "sizing_mode": "stretch_width"}
-        self.message, self.status, self.legend, self.progress = (
+        self.message, self.status, self.legend, progress = (
             Div(name=name, **div) for name in ("message", "status", "legend", "progress")
         )
+        self.live = LiveTraining(
+            self.doc,
+            self.views,
+            self.controls,
+            progress,
+            Reactions(guarded=lambda action: self._guarded(action, by_hand=False), say=self._say, changed=self._show_legend),
+        )
         self._listen()
-        self._lay_out()
+        lay_out(
+            self.doc,
+            self.views,
+            self.controls,
+            self.table,
+            self.share,
+            self.live.column,
+            (self.message, self.status, self.legend),
+        )
         self._show(new_frame=True)
         if self.state.table is not None:
             self._guarded(self._fit_table)()
@@ -77,7 +86,7 @@ class Page:
         c, t = self.controls, self.table
         self._on(self.views.points, "data", self._read_points)
         for button, action in ((c.add, self._add), (c.delete, self._delete), (c.clear, self._clear), (c.train, self._train),
-                               (c.again, self._forget)):  # fmt: skip
+                               (c.again, self.live.forget)):  # fmt: skip
             button.on_click(self._guarded(action))
         self._on(t.file, "value", lambda: self._soon(self._load_table))
         for widget in (t.target, t.first, t.second):
@@ -91,33 +100,6 @@ class Page:
         self.views.main.js_on_event(Pan, CustomJS(args={"points": self.views.points}, code=FOLLOW))
         self.doc.js_on_event(DocumentReady, self.share.ready)
         self.doc.on_session_destroyed(lambda _context: self.close())
-
-    def _lay_out(self) -> None:
-        c, t, s = self.controls, self.table, self.share
-        wide: dict[str, Any] = {"sizing_mode": "stretch_width"}
-        self.training = column(
-            row(c["trainer"], c["signal"], **wide),
-            row(c.train, c.again, **wide),
-            self.progress,
-            **wide,
-            name="training_controls",
-        )
-        first, second = list(s.buttons.values())[:2], list(s.buttons.values())[2:]  # a phone has room for two
-        roots = [
-            column(c["problem"], row(c.x, c.y, **wide), c.add, c.chosen, row(c.delete, c.clear, **wide), **wide,
-                   name="points_controls"),
-            column(c["noise_var"], c["rank"], c["tail"], c["probe"], **wide, name="posterior_controls"),
-            column(c["width"], c["depth"], c["sharpness"], c["normalisation"], c["seed"], **wide, name="network_controls"),
-            column(c["shown"], c["samples"], **wide, name="show_controls"),
-            self.training,
-            column(t.file, t.target, t.first, t.second, t.tuned, t.at, **wide, name="data_controls"),
-            t.figures,
-            column(s.link, row(*first, **wide), row(*second, **wide), s.file, s.script, s.download, **wide, name="share_panel"),
-            self.views.main, self.views.spectrum, self.views.predictors, self.message, self.status, self.legend, s.dark,
-        ]  # fmt: skip
-        for root in roots:
-            self.doc.add_root(root)
-        self.doc.title, self.doc.template = "ntkgp explorer", PAGE  # pyright: ignore[reportAttributeAccessIssue]
 
     def _on(self, model: Any, prop: str, action: Callable[[], None]) -> None:
         model.on_change(prop, lambda _attr, _old, _new: None if self.writing else self._guarded(action)())
@@ -181,8 +163,8 @@ class Page:
         """Take a new state on; it is shown soon, together with what follows it closely."""
         changed = {name for name in vars(state) if getattr(state, name) != getattr(self.state, name)}
         self.state = state
-        if self.run is not None and changed - UNTRAINED:
-            self._forget()
+        if self.live.run is not None and changed - UNTRAINED:
+            self.live.forget()
         self.new_frame |= new_frame
         if not self.pending:
             self.pending = True
@@ -191,8 +173,8 @@ class Page:
     def _refresh(self) -> None:
         new_frame, self.new_frame, self.pending = self.new_frame, False, False
         self.answer = answer(self.state, self.memory)
-        if self.run is not None:
-            self.run.ask(self.state, self.answer)
+        if self.live.run is not None:
+            self.live.run.ask(self.state, self.answer)
         self._show(new_frame, panels=False)
         if not self.later:
             self.later = True
@@ -215,7 +197,7 @@ class Page:
             self.views.frame(self.answer, self.state)
         self._write()
         self.status.text = texts.numbers(self.answer, self.state, self.updates)
-        self.legend.text = texts.legend(self.views.palette, self.state, self.trained is not None)
+        self._show_legend()
         self._say()
 
     def _write(self) -> None:
@@ -231,66 +213,18 @@ class Page:
     def _say(self, *more: str) -> None:
         self.message.text = texts.message(self.errors, (*self.answer.notes, *more))
 
-    # Training.
-
-    def _train(self) -> None:
-        """Begin, stop, or go on."""
-        if self.ticking is not None:
-            self._stop()
-        else:
-            if self.run is None or self.run.finished:
-                self._forget()
-                self.answer = answer(self.state, self.memory)
-                self.run = Training(self.state, self.answer)
-            self.ticking = self.doc.add_periodic_callback(self._guarded(self._tick, by_hand=False), 40)
-        self._say_training()
-
-    def _tick(self) -> None:
-        if self.run is None or self.ticking is None:
-            return
-        try:
-            self.run.advance(SLICE)
-            self.trained = self.run.look()
-        except Exception:
-            self._forget()
-            raise
-        self.views.show_trained(self.trained)
-        if self.run.finished:
-            self._stop()
-        if self.run.note:
-            self._say(self.run.note)
-        self._say_training()
-
-    def _stop(self) -> None:
-        if self.ticking is not None:
-            self.doc.remove_periodic_callback(self.ticking)
-            self.ticking = None
-
-    def _forget(self) -> None:
-        """End the training there is, and take it off the page."""
-        self._stop()
-        if self.run is not None:
-            self.run.close()
-        self.run = self.trained = None
-        self.views.show_trained(None)
-        self._say_training()
-
-    def _say_training(self) -> None:
-        running = self.ticking is not None
-        resumable = self.run is not None and not self.run.finished
-        self.controls.train.label = "Stop" if running else "Resume" if resumable else "Train"
-        self.controls.again.disabled = self.run is None
-        self.progress.text = texts.training(self.run, self.trained, running)
-        children = [child for child in self.training.children if child is not self.views.curve]
-        self.training.children = children + ([self.views.curve] if self.trained is not None else [])
-        self.legend.text = texts.legend(self.views.palette, self.state, self.trained is not None)
-
     def close(self) -> None:
         """The tab is gone: end its training."""
-        self.ticking = None  # the session takes its callbacks along
-        if self.run is not None:
-            self.run.close()
-            self.run = None
+        self.live.close()
+
+    def _train(self) -> None:
+        """Start, stop or resume training."""
+        if self.live.run is None or self.live.run.finished:
+            self.answer = answer(self.state, self.memory)
+        self.live.toggle(self.state, self.answer)
+
+    def _show_legend(self) -> None:
+        self.legend.text = texts.legend(self.views.palette, self.state, self.live.trained is not None)
 
     # A table.
 
@@ -343,7 +277,7 @@ class Page:
 
     def _restore(self) -> None:
         content, _ = uploaded(self.share.file)
-        self._forget()
+        self.live.forget()
         self.state = State.from_json(content)
         self.model = None
         self.answer = answer(self.state, self.memory)
@@ -356,4 +290,4 @@ class Page:
         palette = DARK if self.share.dark.active else LIGHT
         self.views.restyle(palette)
         self.table.restyle(palette)
-        self.legend.text = texts.legend(palette, self.state, self.trained is not None)
+        self._show_legend()

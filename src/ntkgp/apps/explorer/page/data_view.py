@@ -107,7 +107,7 @@ class DataPanel:
         self.show_slice(model, state)
         self.next_line.visible, self.next_line.location = not two, float(where[0])
         place = ", ".join(f"{name} = {value:.5g}" for name, value in zip(state.inputs, where.tolist(), strict=True))
-        noise = model.noise_var**0.5 * float(model.target.scale)
+        noise = model.noise_std
         self.text.text = (
             f"<dl class='numbers'><div><dt>rows</dt><dd data-number='rows'>{len(model.y)}</dd></div>"
             f"<div><dt>noise, std</dt><dd data-number='data_noise'>{noise:.5g}</dd></div>"

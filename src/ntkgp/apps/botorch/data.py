@@ -1,0 +1,62 @@
+"""What a user passes to the BoTorch model: checked, and tuned on."""
+
+import warnings
+from typing import Any
+
+import torch
+from botorch.models.utils import validate_input_scaling
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ntkgp._system.check_data import check_noise
+from ntkgp._system.errors import NumericalWarning
+from ntkgp.networks.unit_cube import default_network
+from ntkgp.tuning.result import Tuned
+from ntkgp.tuning.tune import tune
+
+
+def check_training_data(train_X: Tensor, train_Y: Tensor) -> None:
+    """(n, d) and (n, m)."""
+    for name, value in {"train_X": train_X, "train_Y": train_Y}.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}; use torch.as_tensor({name})")
+    if train_X.ndim != 2 or train_Y.ndim != 2 or len(train_X) != len(train_Y):
+        raise ValueError(
+            f"train_X must have shape (n, d) and train_Y (n, m), got {tuple(train_X.shape)} and {tuple(train_Y.shape)}; "
+            "one output is a column, train_Y.unsqueeze(-1), and batches of models are not supported"
+        )
+    if not len(train_X):
+        raise ValueError("train_X must hold at least one point, got none")
+    for name, value in {"train_X": train_X, "train_Y": train_Y}.items():
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{name} holds NaN or infinity; remove or impute such rows")
+
+
+def known_noise(noise_var: str | float | Tensor, Y: Tensor) -> Float[Tensor, "n m"] | None:
+    """The noise variance of each observation, None where it is to be tuned."""
+    if isinstance(noise_var, str):
+        if noise_var != "tuned":
+            raise ValueError(f"noise_var must be 'tuned', a number or a tensor like train_Y, got {noise_var!r}")
+        return None
+    return check_noise(noise_var, (len(Y), Y.shape[1])).to(Y)
+
+
+def tune_quietly(module: nn.Module, X: Tensor, Y: Tensor, noise: Tensor | None, **options: Any) -> Tuned:
+    """Tune on few points. Functions without noise drive its variance to the edge of its range; `tuned.notes` says so."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".* edge of its range", category=NumericalWarning)
+        return tune(module, X, Y, noise_var="outputs" if noise is None else noise, **options)
+
+
+def default_for(X: Tensor, Y: Tensor, generator: torch.Generator | None) -> nn.Module:
+    """The default network for these data; BoTorch warns where they are not in the unit cube."""
+    validate_input_scaling(train_X=X, train_Y=Y)
+    return default_network(X.shape[1], Y.shape[1], generator=generator).to(X)
+
+
+def check_observations(X: Tensor, Y: Tensor, inputs: int, outputs: int) -> None:
+    """New observations: (..., n, d) and (..., n, m)."""
+    if X.ndim < 2 or Y.ndim < 2 or X.shape[-2] != Y.shape[-2] or Y.shape[-1] != outputs:
+        raise ValueError(
+            f"X must have shape (..., n, {inputs}) and Y (..., n, {outputs}), got {tuple(X.shape)} and {tuple(Y.shape)}"
+        )

@@ -1,0 +1,61 @@
+"""``ntkgp evaluate``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ntkgp.apps.commands.shared import Device, Drop, Json, ModelFolder, Quiet, TableFile, explained, print_json, rows_of
+from ntkgp.apps.diagnostics.evaluation import evaluate as evaluated
+from ntkgp.apps.diagnostics.report import Report
+from ntkgp.apps.tables import folder
+from ntkgp.apps.tables.columns import TableError
+from ntkgp.apps.tables.named import numbers
+from ntkgp.posterior.prediction import Prediction
+
+
+def evaluate(
+    model: ModelFolder,
+    table: TableFile,
+    out: Annotated[Path, typer.Option(help="Folder for report.txt, report.json and report.png.")] = Path("report"),
+    level: Annotated[float, typer.Option(help="Level of the intervals whose coverage is counted.")] = 0.95,
+    drop_missing: Drop = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Hold a model against a table with known targets: errors, scores, and whether intervals hold what they claim.
+
+    With several targets each has a report of its own, in a folder of its name. docs/diagnostics.md explains the numbers.
+
+    Example: [bold]ntkgp evaluate model test.csv --out report[/bold]
+    """
+    with explained() as said:
+        if not 0 < level < 1:
+            raise TableError(f"level must lie between 0 and 1, got {level!r}; 95 % is 0.95")
+        fitted = folder.load(model, device)
+        columns = fitted.columns
+        data, whole = rows_of(fitted, table, [*columns.targets, *columns.noise], drop_missing)
+        found = fitted.predict(data, progress=not quiet)
+        y = numbers(data, columns.targets)
+        record: dict[str, Any] = {"rows": len(whole), "evaluated": len(data), "targets": {}, "written": []}
+        for c, name in enumerate(columns.targets):
+            p = Prediction(*(t[:, c] for t in vars(found).values()))
+            report = Report(p, y[:, c], evaluated(p, y[:, c]))
+            place = out if len(columns.targets) == 1 else out / _file_name(name)
+            record["written"] += [str(path) for path in report.save(place)]
+            scores = report.evaluation.as_dict()
+            record["targets"][name] = {**scores, "level": level, "coverage": report.evaluation.coverage(level)}
+            if not (as_json or quiet):
+                typer.echo(f"{name}: {report}")
+                if level != 0.95:
+                    typer.echo(f"intervals of {level:.4g} cover {report.evaluation.coverage(level):.1%}")
+        if as_json:
+            print_json({**record, "warnings": said})
+        elif not quiet:
+            typer.echo("wrote " + ", ".join(record["written"]))
+
+
+def _file_name(target: str) -> str:
+    """A target's name with nothing in it that a path could stumble over."""
+    return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in target)

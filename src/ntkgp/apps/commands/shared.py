@@ -1,0 +1,97 @@
+"""What the commands for tables share: their arguments, their rows, their messages."""
+
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import polars as pl
+import torch
+import typer
+
+from ntkgp.apps.tables.columns import CATEGORY, check_kinds
+from ntkgp.apps.tables.named import NamedModel
+from ntkgp.apps.tables.reading import collect, complete, read
+
+
+def _device(name: str) -> str:
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or not (number.isdecimal() or name == kind) or (kind == "cpu" and number):
+        raise typer.BadParameter(f"expected cpu, cuda or cuda:1 (the second GPU), got {name!r}")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if kind == "cuda" and int(number or 0) >= count:
+        found = f"torch {torch.__version__} finds {count or 'no'} CUDA device{'s' if count > 1 else ''} here"
+        raise typer.BadParameter(f"{found}, so {name!r} cannot be used; use cpu, or {'another' if count else 'install'} one")
+    return name
+
+
+TableFiles = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TABLE", help="A .csv, .tsv or .parquet file, a folder of them, or a pattern such as 'part-*.parquet'."
+    ),
+]
+TableFile = Annotated[Path, typer.Argument(metavar="TABLE", help="A .csv, .tsv or .parquet file, a row for each observation.")]
+ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A folder written by ntkgp fit.")]
+Drop = Annotated[bool, typer.Option("--drop-missing", help="Do without rows in which a value is missing.")]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda or cuda:1.", callback=_device)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output, and nothing else there.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars and no summary.")]
+
+
+def rows_of(named: NamedModel, path: Path, also: Sequence[str], drop: bool) -> tuple[pl.DataFrame, pl.Series]:
+    """The rows of a file that can be predicted, and which of all rows these are."""
+    columns, group = named.columns, named.group
+    source = read(path, [column.name for column in columns.features if column.kind == CATEGORY])
+    names = source.collect_schema().names()
+    known = {*named.needed, *columns.targets, *columns.ignored, *columns.noise}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        warnings.warn(
+            f"{path} has columns that the training table did not have; they are not used: {', '.join(unknown)}", stacklevel=2
+        )
+    wanted = dict.fromkeys([*named.needed, *also, *(name for name in columns.noise if name in names)])
+    data = collect(source, list(wanted), path)
+    check_kinds(data, columns.features, path)
+    whole = complete(data, path, drop)
+    data = data.filter(whole)
+    for column in [*columns.features, *([group] if group else [])]:
+        unseen = column.unseen(data[column.name])
+        if unseen:
+            said = "their noise is the mean of the others'" if column == group else "they count as none of the known"
+            warnings.warn(
+                f"column {column.name!r} of {path} has categories that the training table did not have: {', '.join(unseen[:5])}"
+                f"{', …' if len(unseen) > 5 else ''}; {said}",
+                stacklevel=2,
+            )
+    return data, whole
+
+
+def print_json(record: dict[str, Any]) -> None:
+    """One JSON object on standard output."""
+    typer.echo(json.dumps(record, indent=1))
+
+
+@contextmanager
+def explained() -> Iterator[list[str]]:
+    """Warnings as lines on standard error, collected; bad data and options exit with 2, trouble of the machine with 1."""
+    said: list[str] = []
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in said:
+            said.append(str(message))
+            typer.echo(f"warning: {message}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        try:
+            yield said
+        except ValueError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(2) from error
+        except (OSError, RuntimeError, MemoryError) as error:
+            typer.echo(f"error: {error or type(error).__name__}", err=True)
+            raise typer.Exit(1) from error

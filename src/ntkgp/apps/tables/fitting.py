@@ -1,0 +1,233 @@
+"""From a table of numbers to its model: standardise, tune, fit."""
+
+import copy
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ntkgp._system.check_data import check_noise
+from ntkgp.apps.tables.model import TableModel
+from ntkgp.apps.tables.noise import group_variances, noise_on_new_rows
+from ntkgp.apps.tables.options import TableOptions
+from ntkgp.apps.tables.scaling import Scaling
+from ntkgp.distributed.group import Group
+from ntkgp.networks.sums import SumOfNetworks
+from ntkgp.posterior.interface import Posterior
+from ntkgp.posterior.lowrank.posterior import LowRankPosterior
+from ntkgp.problem.gathering import rows_of_all
+from ntkgp.tuning.recipe import tune_table
+from ntkgp.tuning.result import Tuned
+from ntkgp.tuning.tune import tune
+
+PILOT_ROWS, JUDGING_ROWS = 50_000, 10_000  # a first fit, and other rows that judge its noise, where a table has that many
+GROUP_ROUNDS = 2  # of group noise given the kernel, then the kernel given group noise
+
+
+@dataclass(frozen=True)
+class NoiseGiven:
+    """What is known of the noise before the fit: nothing; its variance, (1, C) or (N, C); or the group of each row.
+
+    Variances are in squared units of the targets. Each group has a variance of its own, to be learned.
+    """
+
+    known: Float[Tensor, "N C"] | None = None
+    groups: Int[Tensor, "N"] | None = None
+    group_count: int = 0
+
+
+def fit_table(
+    x: Float[Tensor, "N D"],
+    y: Float[Tensor, "N *C"],
+    options: TableOptions | None = None,
+    noise: NoiseGiven | None = None,
+    ranks: Group | None = None,
+) -> TableModel:
+    """Tune the recipe for tables, or a given network, and compute its posterior.
+
+    Args:
+        x: features, in their own units.
+        y: targets, (N,) or (N, C), in their own units.
+        options: what else it depends on.
+        noise: what is known of the noise; None to learn one variance for each target.
+        ranks: processes that each have some of the rows. Each tunes hyper-parameters on the same rows: all, or 60,000 drawn at
+            random where there are more; the posterior is that of all rows.
+    """
+    options, noise = options or TableOptions(), noise or NoiseGiven()
+    scaling = Scaling.of if ranks is None else partial(Scaling.of_all, group=ranks)
+    scaling = scaling if options.standardize else Scaling.none
+    inputs, targets = scaling(x), scaling(y)
+    with seeded(options.seed, options.device) as generator:
+        job = _Job(options, targets, generator, int(len(y) if ranks is None else ranks.total(len(y))), ranks)
+        return job.run(inputs, x, y, noise)
+
+
+@dataclass
+class _Job:
+    """One fit: standardised rows in, a model out."""
+
+    options: TableOptions
+    targets: Scaling
+    generator: torch.Generator
+    rows: int  # of all ranks
+    ranks: Group | None
+    started: float = field(default_factory=time.perf_counter)
+    judged: int = 0  # rows that judged the noise
+
+    @property
+    def outputs(self) -> int:
+        return max(1, self.targets.scale.numel())
+
+    @property
+    def large(self) -> bool:
+        return self.options.is_large(self.rows * self.outputs)
+
+    def run(self, inputs: Scaling, x: Tensor, y: Tensor, noise: NoiseGiven) -> TableModel:
+        # Float64 is for the dense factorisation; the low-rank solver refines float32 products by itself.
+        place = {"device": self.options.device, "dtype": torch.float32 if self.large else torch.float64}
+        square = self.targets.scale.square().cpu()
+        known, groups = self._standardised_noise(noise, square, len(x))
+        mine = (inputs.apply(x).to(**place), self.targets.apply(y).to(**place), known, groups)
+        every = mine  # the rows that each rank tunes on by itself
+        if self.ranks is not None:
+            seed = torch.Generator().manual_seed(self.options.seed)
+            xs, ys, given, codes = rows_of_all(self.ranks, [*mine], PILOT_ROWS + JUDGING_ROWS, seed)
+            every = (xs, ys, given, codes)
+            mine = mine if self.large else every
+        tuned, variances = self._tuned(*every, noise)
+        if noise.known is not None:
+            tuned = replace(tuned, noise_var=known[:1] if len(noise.known) == 1 else mine[2].to(mine[0].device))
+            variances = noise.known.double() if len(noise.known) == 1 else None
+        elif noise.groups is not None:
+            assert variances is not None
+            tuned = replace(tuned, noise_var=variances[mine[3].to(mine[0].device)])
+            common = variances[every[3].to(mine[0].device)].mean(dim=0, keepdim=True)
+            variances = torch.cat([variances, common]).cpu() * square
+        else:
+            variances = torch.as_tensor(tuned.noise_var, dtype=torch.float64).reshape(1, -1).cpu() * square
+        posterior = self._posterior(tuned, *mine[:2], together=self.large)
+        fitted = self._summary(tuned, posterior, x.shape[1], place["dtype"])
+        return TableModel(inputs, self.targets, tuned.module, posterior, variances, fitted, tuned)
+
+    def _standardised_noise(self, noise: NoiseGiven, square: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Known variances (N, 0) or (N, C), and the group of each row."""
+        groups = torch.zeros(count, dtype=torch.int64) if noise.groups is None else noise.groups
+        if noise.known is None:
+            return torch.zeros(count, 0, dtype=torch.float64), groups
+        return check_noise(noise.known, (count, self.outputs)) / square, groups
+
+    def _tuned(self, x: Tensor, y: Tensor, known: Tensor, groups: Tensor, noise: NoiseGiven) -> tuple[Tuned, Tensor | None]:
+        """The tuned network, and the noise variance of each group where there are groups."""
+        if noise.known is not None:
+            common = len(noise.known) == 1
+            return self._tune(x, y, (known[:1] if common else known).to(x.device)), None
+        # One noise for all targets would mean the same signal-to-noise ratio: each target has its own.
+        tuned = self._tune(x, y, "outputs" if y.ndim == 2 else "shared")
+        if noise.groups is not None:
+            members = groups.to(x.device)
+            variances = torch.as_tensor(tuned.noise_var, dtype=torch.float64, device=x.device)
+            variances = variances.reshape(1, -1).expand(noise.group_count, -1)
+            for _ in range(GROUP_ROUNDS):
+                variances = group_variances(tuned, (x, y), members, variances, self.options)
+                tuned = self._tune(x, y, variances[members])
+            return tuned, group_variances(tuned, (x, y), members, variances, self.options)
+        if len(x) >= PILOT_ROWS + JUDGING_ROWS:
+            order = torch.randperm(len(x), generator=self.generator)[: PILOT_ROWS + JUDGING_ROWS].to(x.device)
+            first, judging = order[:PILOT_ROWS], order[PILOT_ROWS:]
+            pilot, self.judged = self._posterior(tuned, x[first], y[first]), JUDGING_ROWS
+            tuned = replace(tuned, noise_var=noise_on_new_rows(pilot, x[judging], y[judging]))
+        return tuned, None
+
+    def _tune(self, x: Tensor, y: Tensor, noise_var: str | Tensor) -> Tuned:
+        """Hyper-parameters of the recipe or of the user's network, widened where leaving points out finds them too sure."""
+        options = self.options
+        self.generator.manual_seed(options.seed)  # every round of tuning starts from the same networks
+        settings: dict[str, Any] = {
+            "noise_var": noise_var, "points": options.points, "starts": options.starts, "steps": options.steps,
+            "generator": self.generator, "progress": options.progress,
+        }  # fmt: skip
+        if options.module is None:
+            size = options.size(self.rows * self.outputs)
+            return tune_table(
+                x, y, width=size.width, local_width=4 * size.width, warm_networks=size.warm_networks,
+                warm_width=min(64, size.width), warm_steps=size.warm_steps, **settings,
+            )  # fmt: skip
+        module = self._module(x, y)
+        if options.tune:
+            return tune(module, x, y, **settings).widened()
+        assert isinstance(noise_var, Tensor)
+        return Tuned(module, noise_var, 1.0, float("nan"), float("nan"), len(x), float("nan"), noise_known=True)
+
+    def _module(self, x: Tensor, y: Tensor) -> nn.Module:
+        module: Any = copy.deepcopy(self.options.module)
+        if callable(module) and not isinstance(module, nn.Module):
+            module = module(x.shape[1], self.outputs, self.generator)
+        if not isinstance(module, nn.Module):
+            raise TypeError(
+                "module must be None, an nn.Module or a function (n_features, n_outputs, generator) -> nn.Module, got "
+                f"{self.options.module!r}"
+            )
+        return module.to(x)
+
+    def _posterior(self, tuned: Tuned, x: Tensor, y: Tensor, together: bool = False) -> Posterior:
+        group, all_rows = self.ranks if together else None, self.rows * self.outputs
+        rows, parameters = all_rows if together else y.numel(), sum(p.numel() for p in tuned.module.parameters())
+        method = self.options.method_for(rows, all_rows, parameters)
+        return tuned.fit(x, y, method=method, generator=self.generator, progress=self.options.progress, group=group)
+
+    def _summary(self, tuned: Tuned, posterior: Posterior, features: int, dtype: torch.dtype) -> dict[str, Any]:
+        lost = tuned.points * float(self.targets.scale.log().sum())  # from standardised targets to their own units
+        size = self.options.size(self.rows * self.outputs)
+        recipe = self.options.module is None and isinstance(tuned.module, SumOfNetworks)
+        return {
+            "rows": self.rows,
+            "ranks": 1 if self.ranks is None else self.ranks.size,
+            "features": features,
+            "method": type(posterior).__name__.removesuffix("Posterior"),
+            **_reached(posterior),
+            "dtype": str(dtype).removeprefix("torch."),
+            "width": size.width,
+            "warm_networks": len(tuned.module.networks) - 2 if recipe else 0,  # pyright: ignore[reportArgumentType]
+            "warm_steps": 0 if tuned.warm_up is None else tuned.warm_up.steps,
+            "parameters": sum(p.numel() for p in tuned.module.parameters()),
+            "tuned_on": tuned.points,
+            "noise_judged_on": self.judged,
+            "log_marginal_likelihood": tuned.log_marginal_likelihood - lost,
+            "leave_one_out": tuned.leave_one_out,
+            "seed": self.options.seed,
+            "seconds": round(time.perf_counter() - self.started, 2),
+        }
+
+
+def _reached(posterior: Posterior) -> dict[str, Any]:
+    """What a low-rank posterior chose and how accurate its solver is; empty for other posteriors."""
+    if not isinstance(posterior, LowRankPosterior):
+        return {"rank": None, "side": None, "iterations": None, "accuracy": None, "stages": None}
+    return {
+        "rank": posterior.head.rank,
+        "side": posterior.side,
+        "iterations": posterior.solution.iterations,
+        "accuracy": posterior.solution.accuracy,
+        "stages": {name: round(seconds, 2) for name, seconds in posterior.seconds.items()},
+    }
+
+
+@contextmanager
+def seeded(seed: int, device: Any) -> Iterator[torch.Generator]:
+    """A seeded generator; and the global ones of torch seeded in the meantime, for layers that draw their weights from them.
+
+    Only those of the CPU and of this device: touching a GPU starts it, in every worker process.
+    """
+    gpus = [torch.device(device)] if torch.device(device).type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus):
+        torch.default_generator.manual_seed(seed)
+        for gpu in gpus:
+            with torch.cuda.device(gpu):
+                torch.cuda.manual_seed(seed)
+        yield torch.Generator().manual_seed(seed)

@@ -1,0 +1,96 @@
+"""What a table model depends on beside the data, and how large its networks are."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ntkgp._system.check_options import check_count
+from ntkgp.linalg.cgls import CGLS
+from ntkgp.posterior.exact.method import Exact
+from ntkgp.posterior.lowrank.method import LowRank
+from ntkgp.posterior.method import Method
+
+ModuleFactory = Callable[[int, int, torch.Generator], nn.Module]  # (features, outputs, generator) -> network
+SOLVER_TOLERANCE = 1e-5  # of the mean beyond the dense limit: far below the posterior standard deviation
+
+
+class Size(NamedTuple):
+    """How large the recipe for tables is: its cost grows with the rows and with this.
+
+    With many rows the features are trained for longer: each step sees only some of the rows, so they are not memorised.
+    """
+
+    width: int
+    warm_networks: int
+    warm_steps: tuple[int, ...]
+
+
+SMALL, LARGE, LARGEST = (
+    Size(512, 6, (0, 60, 200)),
+    Size(64, 2, (0, 200, 1000, 4000)),
+    Size(32, 2, (0, 1000, 4000, 16000)),
+)
+MANY_ROWS = 200_000  # rows times targets beyond which the networks are smaller still
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What a fit depends on beside the data.
+
+    Args:
+        module: None for the recipe (:func:`ntkgp.tune_table`); a network; or a function (features, outputs, generator) →
+            network. Networks are tuned by :func:`ntkgp.tune`.
+        method: as for :func:`ntkgp.fit`; None for `Exact` up to its limit of rows times targets and `LowRank` beyond.
+        standardize: bring every column to mean 0 and standard deviation 1 first.
+        tune: whether noise, prior variances and scales are learned; False takes a module and its known noise as they are.
+        width: of the recipe's hidden layers (4·width of the local one, at most 64 of those trained for features); None for 512
+            up to the dense limit, 64 up to `MANY_ROWS`, and 32 beyond.
+        warm_networks: how many networks are trained for features; None for 6 up to the dense limit and 2 beyond.
+        rank: of the low-rank posterior beyond the dense limit.
+        points: rows times targets that hyper-parameters are tuned on.
+        steps: as for :func:`ntkgp.tune`.
+        starts: as for :func:`ntkgp.tune`.
+        seed: of all randomness.
+        device: where to compute.
+        progress: show progress bars.
+    """
+
+    module: nn.Module | ModuleFactory | None = None
+    method: Method | None = None
+    standardize: bool = True
+    tune: bool = True
+    width: int | None = None
+    warm_networks: int | None = None
+    rank: int = 256
+    points: int = 2000
+    steps: int = 100
+    starts: int = 3
+    seed: int = 0
+    device: Any = "cpu"
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("width", "rank", "points", "steps", "starts"):
+            if (value := getattr(self, name)) is not None:
+                check_count(value, name, 1)
+
+    def is_large(self, rows: int) -> bool:
+        """Whether rows times targets exceed the limit of dense factorisations."""
+        return rows > Exact().most_rows(torch.device(self.device))
+
+    def size(self, rows: int) -> Size:
+        """The size of the recipe for a number of rows times targets."""
+        usual = SMALL if not self.is_large(rows) else LARGE if rows <= MANY_ROWS else LARGEST
+        width = usual.width if self.width is None else self.width
+        return Size(width, usual.warm_networks if self.warm_networks is None else self.warm_networks, usual.warm_steps)
+
+    def method_for(self, rows: int, all_rows: int, parameters: int) -> Method:
+        """The method for a fit to `rows` rows times targets, of a table that has `all_rows`."""
+        if self.method is not None:
+            return self.method
+        if not self.is_large(all_rows):
+            return Exact()
+        return LowRank(rank=min(self.rank, rows, parameters), tail=16, solver=CGLS(tol=SOLVER_TOLERANCE))
