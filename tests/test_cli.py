@@ -16,8 +16,8 @@ from torch import nn
 from typer.testing import CliRunner, Result
 
 import ntkgp
-from benchmarks import million_rows_cli
-from benchmarks.report import rows_cli
+from benchmarks.speed import million_rows_cli
+from benchmarks.speed.report.million_rows_cli import section
 from ntkgp import table_folder, table_model
 from ntkgp.cli import app
 from ntkgp.figure1 import environment
@@ -355,7 +355,7 @@ def test_the_benchmark_of_many_rows_in_a_small_form(tmp_path: Path):
     assert record["scores"]["nll"] > record["scores"]["nll_of_the_truth"]
     assert 0 < record["fit"]["peak_gib"] < 24
     assert "one pass over the rows" in (tmp_path / "progress.log").read_text()  # the progress bars
-    assert "A million rows" in rows_cli({**record, "environment": environment()})
+    assert "A million rows" in section({**record, "environment": environment()})
 
 
 def test_a_damaged_or_foreign_model_is_refused(home: Path, tmp_path: Path):

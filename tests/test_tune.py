@@ -117,7 +117,7 @@ def draw(seed: int, points: int = 150, noise: float = 0.05) -> tuple[nn.Module, 
 
 
 def test_recovers_what_the_data_were_drawn_with():
-    """Medians over five draws of 150 points; benchmarks/tuning.py holds the bar at 500 points and ten draws."""
+    """Medians over five draws of 150 points; benchmarks/speed/tuning.py holds the bar at 500 points and ten draws."""
     found = []
     for seed in range(5):
         module, x, y = draw(seed)
