@@ -2,7 +2,7 @@
 
 python -m benchmarks.speed.million_rows_cli
 python -m benchmarks.speed.million_rows_cli --rows 100000
-python -m benchmarks.speed.million_rows_cli --rows 20000 --fit-options "--width 8 --steps 10" --out /tmp/small
+python -m benchmarks.speed.million_rows_cli --rows 20000 --fit-options "--width 8 --steps 10" --out small
 
 Ten columns of numbers, a target that is a known nonlinear function of them with noise added, and as many rows again to be
 predicted. Recorded: wall and CPU time and peak memory of each process, what ``fit`` says of itself, and the predictions against

@@ -85,7 +85,7 @@ class Network:
         return torch.addmm(self.c, self.hidden(x), self.v)
 
     def observe(self, context: Tensor, arm: Tensor, reward: Tensor) -> bool:
-        """Keep them; train when it is time, and say whether it was."""
+        """Store them; train if it is time, and return whether it was."""
         self.data.append((context, arm, reward))
         self.since += len(arm)
         if self.since < self.every:
