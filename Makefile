@@ -25,7 +25,7 @@ figure1: $(VENV)/cli.stamp
 
 test: lint types imports pytest
 
-# The long forms of the tests of reliability, less than an hour: counts go to benchmarks/results/robustness.json.
+# The long forms of the tests of reliability, less than an hour: counts go to benchmarks/results/robustness.jsonl.
 test-long: $(VENV)/dev.stamp
 	NTKGP_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile $(LONG)
 
@@ -43,7 +43,7 @@ soak: $(VENV)/dev.stamp
 
 # Every method of docs/alternatives.md on one split, minutes: make alternatives DATA=folder of the UCI sets
 alternatives: $(VENV)/alternatives.stamp
-	$(BIN)/python -m benchmarks.alternatives --data-dir $(DATA) --small --jobs 2
+	$(BIN)/python -m benchmarks.studies.alternatives --data-dir $(DATA) --small --jobs 2
 
 docs: $(VENV)/docs.stamp
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html

@@ -1,1 +1,1 @@
-"""Measured claims: each module runs one benchmark, writes JSON to results/ and prints its table."""
+"""Measured claims: ``speed`` and ``studies`` measure, ``methods`` are what the studies compare, ``results`` what they found."""

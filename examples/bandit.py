@@ -3,7 +3,7 @@
 Contexts come from the unit disc. Arm 0 pays 1.2 everywhere and the four others 1.0; but beyond radius 0.9 the arm of the
 quadrant pays 50. Who plays what looks best so far plays arm 0 for ever. Two ways to look further: ``UCB`` plays the arm of
 highest mean plus half a standard deviation, ``Thompson`` the best arm of a function drawn from the posterior.
-``benchmarks/bandits`` has the full comparison, with other methods and better networks for this problem.
+``benchmarks/studies/bandits`` has the full comparison, with other methods and better networks for this problem.
 
 ``python examples/bandit.py`` writes ``bandit.png``; ``NTKGP_SMALL=1`` makes it a smoke test.
 """

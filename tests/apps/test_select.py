@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import ntkgp
-from ntkgp.posterior.exact.method import ExactPosterior
+from ntkgp.posterior.exact.posterior import ExactPosterior
 from tests.support.helpers import seeded
 
 

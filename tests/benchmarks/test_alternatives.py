@@ -1,5 +1,6 @@
 """The comparison with other methods: each in a small form, budgets counted, runs that resume, report and picture."""
 
+import argparse
 import json
 import math
 import os
@@ -11,13 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.alternatives import __main__ as runner
-from benchmarks.alternatives import protocol, report, runs
-from benchmarks.alternatives.registry import METHODS
-from benchmarks.quality.data import Split, load
-from benchmarks.quality.scores import Forecast, score
+from benchmarks import methods, store
+from benchmarks.methods.training import budget
+from benchmarks.methods.training.learner import Learner, Moments
+from benchmarks.scores import Forecast, score
+from benchmarks.studies import runner
+from benchmarks.studies.alternatives import study, values
+from benchmarks.studies.alternatives.methods import METHODS
+from benchmarks.uci import SETS, Split, load
 
-FOLDER = Path(report.__file__).parent
+FOLDER = Path(methods.__file__).parent
 NEEDS = {"mean_field": "pyro", **dict.fromkeys(("laplace_full", "laplace_kron", "laplace_last_layer"), "laplace")}
 TRAINED = [name for name, method in METHODS.items() if method.trained]
 NTK = ["ntk_exact", "ntk_ensemble", "ntk_trained"]
@@ -68,16 +72,16 @@ def test_networks_that_stand_for_the_exact_posterior_meet_it(split: Split):
 
 def test_the_grid_is_the_budget():
     """Four values each, so that nobody has more fits than another."""
-    from benchmarks.alternatives import epinet, variational
-    from benchmarks.quality.dropout import RATES
-    from benchmarks.quality.search import PENALTIES
+    from benchmarks.methods import epinet, mean_field
+    from benchmarks.methods.dropout import RATES
+    from benchmarks.methods.training.learner import PENALTIES
 
-    for grid in (epinet.SCALES, variational.PRIORS, RATES, PENALTIES):
-        assert len(set(grid)) == len(grid) == protocol.FITS
-    assert all(METHODS[name].fits == protocol.FITS for name in TRAINED)
+    for grid in (epinet.SCALES, mean_field.PRIORS, RATES, PENALTIES):
+        assert len(set(grid)) == len(grid) == budget.FITS
+    assert all(METHODS[name].fits == budget.FITS for name in TRAINED)
 
 
-class Scripted(protocol.Learner):
+class Scripted(Learner):
     """Its candidates predict c times the truth, without learning anything."""
 
     def __init__(self, split: Split, values):
@@ -89,21 +93,21 @@ class Scripted(protocol.Learner):
 
     def moments(self, x, precise):
         mean = self.values * x[:, 0]
-        return protocol.Moments(mean, torch.full_like(mean, 1e-4))
+        return Moments(mean, torch.full_like(mean, 1e-4))
 
 
 def test_held_out_points_choose_the_value_and_the_noise():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(400, 2, generator=generator)
     truth = Split.of(x, x[:, 0] + 0.1 * torch.randn(400, generator=generator), x[:5], x[:5, 0])
-    choice = protocol.choose(Scripted, truth, (0.0, 0.5, 1.0, 1.5), seed=0, steps=50)
+    choice = budget.choose(Scripted, truth, (0.0, 0.5, 1.0, 1.5), seed=0, steps=50)
     assert choice.value == 1.0
     assert choice.noise == pytest.approx(0.1, rel=0.25)
 
 
 def test_no_method_is_long():
     """The whole of a method under 120 lines, wherever it lives."""
-    names = [path for path in FOLDER.glob("*.py") if path.name not in ("report.py", "figure.py", "toys.py")]
+    names = list(FOLDER.rglob("*.py"))
     assert len(names) > 8
     for path in names:
         assert len(path.read_text().splitlines()) < 120, path.name
@@ -113,51 +117,62 @@ def test_no_method_is_long():
 
 
 def test_runs_resume_and_failures_are_told(uci: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    task = runs.Task(("mc_dropout", "gaussian_process"), "yacht", "ood", 1)
-    monkeypatch.setattr(runs, "unit", lambda *_: 0.5)
+    group = [{"set": "yacht", "kind": "ood", "split": 1, "method": name} for name in ("mc_dropout", "gaussian_process")]
+    given = argparse.Namespace(data_dir=uci, out=tmp_path, small=True)
+    monkeypatch.setattr(study, "unit", lambda *_: 0.5)
 
     def broken(*_, **__):
         raise RuntimeError("nothing learnt")
 
     monkeypatch.setitem(METHODS, "gaussian_process", replace(METHODS["gaussian_process"], run=broken))
-    lines = runs.complete(task, uci, tmp_path, True)
+    lines = runner.complete(group, study.STUDY, given)
     assert [line.split()[0] for line in lines] == ["yacht-ood-1-mc_dropout", "yacht-ood-1-gaussian_process"]
     assert "nothing learnt" in lines[1]
-    record = json.loads((tmp_path / "yacht-ood-1-mc_dropout.json").read_text())
+    (record,) = store.read(tmp_path / "alternatives-yacht.jsonl")
+    assert study.STUDY.key(record) == ("yacht", "ood", 1, "mc_dropout")
     assert 0 <= record["auroc"]["epistemic"] <= 1
     assert 0 < record["query_seconds"] < record["seconds"]
-    assert record["settings"]["tuning_fits"] == protocol.FITS
-    again = runs.complete(task, uci, tmp_path, True)
+    assert record["settings"]["tuning_fits"] == budget.FITS
+    again = runner.complete(group, study.STUDY, given)
     assert [line.split()[0] for line in again] == ["yacht-ood-1-gaussian_process"]
-    assert runner.complete.__module__ == "benchmarks.alternatives.runs"  # where a spawned process finds it
+    assert study.STUDY.run.__module__ == "benchmarks.studies.alternatives.study"  # where a spawned process finds it
 
 
 def test_a_family_is_run_together(uci: Path):
-    found = list(runs.tasks(uci, ["yacht"], ["laplace_full", "laplace_kron", "epinet"], ["gap"], [1]))
-    assert [task.methods for task in found] == [("laplace_full", "laplace_kron"), ("epinet",)]
-    assert [task.split for task in runs.tasks(uci, ["yacht"], ["epinet"], ["standard"], [])] == [0, 1, 2]
+    def groups(names: list[str], kind: str, splits: list[int]) -> list[list[runner.Job]]:
+        given = argparse.Namespace(data_dir=uci, sets=["yacht"], methods=names, kind=[kind], splits=splits)
+        return study.STUDY.groups(given)
+
+    found = groups(["laplace_full", "laplace_kron", "epinet"], "gap", [1])
+    assert [[job["method"] for job in group] for group in found] == [["laplace_full", "laplace_kron"], ["epinet"]]
+    assert [job["split"] for (job,) in groups(["epinet"], "standard", [])] == [0, 1, 2]
 
 
 def _run(method: str, name: str, kind: str, split: int, value: float) -> dict:
     scores = {"auroc": {"epistemic": value}} if kind == "ood" else {
         "scores": {"nll": value, "rmse": 1.0, "crps": 1.0, "coverage": 0.9}}  # fmt: skip
-    return {"environment": {"ntkgp": "0", "torch": "2", "python": "3"}, "device": "cpu", "kind": kind, "set": name,
+    return {"environment": 0, "device": "cpu", "kind": kind, "set": name,
             "split": split, "method": method, **scores, "seconds": 3.0, "query_seconds": 1.0, "queries": 500,
             "unit_seconds": 0.5}  # fmt: skip
 
 
+def _write(folder: Path, prefix: str, runs: list[dict]) -> None:
+    for name in {run["set"] for run in runs}:
+        lines = [{"environment": {"ntkgp": "0", "torch": "2", "python": "3"}}, *(run for run in runs if run["set"] == name)]
+        (folder / f"{prefix}-{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 def test_the_report_is_made_of_a_handful_of_runs(tmp_path: Path):
-    results, docs, empty = tmp_path / "results", tmp_path / "docs", tmp_path / "empty"
+    results, docs = tmp_path / "results", tmp_path / "docs"
     results.mkdir()
-    empty.mkdir()
+    runs = [_run("epinet", "yacht", "gap", 0, 0.1)]
     for kind in ("standard", "gap", "ood"):
-        for name in report.SETS:
-            for k in range(report.splits(kind, name)):
+        for name in SETS:
+            for k in range(values.splits(kind, name)):
                 for method, value in (("table", 1.0), ("deep_ensemble", 0.5 + 0.01 * k), ("mc_dropout", 2.0)):
-                    record = _run(method, name, kind, k, value)
-                    (results / f"{name}-{kind}-{k}-{method}.json").write_text(json.dumps(record))
-    (results / "yacht-gap-0-epinet.json").write_text(json.dumps(_run("epinet", "yacht", "gap", 0, 0.1)))
-    report.main(["--results", str(results), "--quality", str(empty), "--ood", str(empty), "--docs", str(docs)])
+                    runs.append(_run(method, name, kind, k, value))
+    _write(results, "alternatives", runs)
+    assert runner.main(study.STUDY, ["--report", "--out", str(results), "--docs", str(docs)]) == 0
     text = (docs / "alternatives.md").read_text(encoding="utf-8")
     assert "| deep ensemble | 0.59 ± 0.01 |" in text
     assert "| epinet | – | – | – | – | – | 0.10 (1) | – |" in text  # no rank without all sets
@@ -166,27 +181,24 @@ def test_the_report_is_made_of_a_handful_of_runs(tmp_path: Path):
     assert "| MC dropout | +1.00 ± 0.00 |" in text
     assert "| MC dropout | 4 | 4 | 4 | 4 | 4 | 4 |" in text  # of both parts: training, and a thousand queries
     assert "| MC dropout | rate, epochs, noise | 4 | 1 |" in text
-    ranks = report.ranks(report.values(report.records(results, empty, empty), "standard", "nll"), "nll")
+    found = values.with_others(study.STUDY.records(results), results)
+    ranks = values.ranks(values.values(found, "standard", "nll"), "nll")
     assert ranks == {"table": 2.0, "deep_ensemble": 1.0, "mc_dropout": 3.0}
 
 
 def test_ranks_are_of_the_splits_that_all_have():
-    found = {("table", name): {0: 1.0, 1: 9.0} for name in report.SETS} | {("epinet", name): {0: 2.0} for name in report.SETS}
-    assert report.ranks(found, "nll") == {"table": 1.0, "epinet": 2.0}
-    assert report.ranks(found, "auroc") == {"table": 2.0, "epinet": 1.0}
-    found |= {("mc_dropout", name): {1: 0.0} for name in report.SETS}
-    assert report.ranks(found, "nll") == {}  # no split that all have
+    found = {("table", name): {0: 1.0, 1: 9.0} for name in SETS} | {("epinet", name): {0: 2.0} for name in SETS}
+    assert values.ranks(found, "nll") == {"table": 1.0, "epinet": 2.0}
+    assert values.ranks(found, "auroc") == {"table": 2.0, "epinet": 1.0}
+    found |= {("mc_dropout", name): {1: 0.0} for name in SETS}
+    assert values.ranks(found, "nll") == {}  # no split that all have
 
 
 def test_runs_of_the_quality_benchmark_are_taken_where_there_are_none(tmp_path: Path):
-    own, quality, ood = (tmp_path / name for name in ("own", "quality", "ood"))
-    for where, value in ((own, 1.0), (quality, 2.0)):
-        where.mkdir()
-        for k in range(1 if where == own else 2):
-            (where / f"{k}.json").write_text(json.dumps(_run("table", "yacht", "standard", k, value)))
-    ood.mkdir()
-    (quality / "x.json").write_text(json.dumps(_run("deep_ensemble", "yacht", "standard", 0, 9.0)))  # another protocol
-    found = report.values(report.records(own, quality, ood), "standard", "nll")
+    _write(tmp_path, "alternatives", [_run("table", "yacht", "standard", 0, 1.0)])
+    other = _run("deep_ensemble", "yacht", "standard", 0, 9.0)  # of the quality benchmark's own protocol
+    _write(tmp_path, "quality", [*(_run("table", "yacht", "standard", k, 2.0) for k in (0, 1)), other])
+    found = values.values(values.with_others(study.STUDY.records(tmp_path), tmp_path), "standard", "nll")
     assert found == {("table", "yacht"): {0: 1.0, 1: 2.0}}
 
 
@@ -194,13 +206,14 @@ def test_the_picture_in_a_small_form(tmp_path: Path):
     pytest.importorskip("matplotlib")
     pytest.importorskip("laplace")
     pytest.importorskip("pyro")
-    command = [sys.executable, "-m", "benchmarks.alternatives.figure", "--results", str(tmp_path), "--docs", str(tmp_path)]
+    command = [sys.executable, "-m", "benchmarks.studies.alternatives.figure", "--out", str(tmp_path), "--docs", str(tmp_path)]
     root = FOLDER.parents[1]
     path = os.pathsep.join([str(root / "src"), str(root)])
     env = {**os.environ, "NTKGP_SMALL": "1", "PYTHONPATH": path}
-    done = subprocess.run(command, check=False, env=env, cwd=root, timeout=1200, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads((tmp_path / "figure.json").read_text())["rows"]
+    for more in ([], ["--report"]):
+        done = subprocess.run([*command, *more], check=False, env=env, cwd=root, timeout=1200, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    rows = store.read(tmp_path / "alternatives_figure.jsonl")
     assert len(rows) == 11
     for row in rows:
         for found in row["panels"].values():

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from benchmarks import million_rows_cli
-from benchmarks.report import rows_cli
+from benchmarks.speed import million_rows_cli
+from benchmarks.speed.report.million_rows_cli import section
 from ntkgp.apps.figure1.figure import environment
 
 
@@ -21,4 +21,4 @@ def test_the_benchmark_of_many_rows_in_a_small_form(tmp_path: Path):
     assert record["scores"]["nll"] > record["scores"]["nll_of_the_truth"]
     assert 0 < record["fit"]["peak_gib"] < 24
     assert "one pass over the rows" in (tmp_path / "progress.log").read_text()  # the progress bars
-    assert "A million rows" in rows_cli({**record, "environment": environment()})
+    assert "A million rows" in section({**record, "environment": environment()})

@@ -10,13 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.quality import __main__ as runner
-from benchmarks.quality import report, runs, timing
-from benchmarks.quality.data import Split, load, splits_of
-from benchmarks.quality.dropout import mc_dropout, mc_dropout_published
-from benchmarks.quality.ensemble import deep_ensemble, deep_ensemble_tuned
-from benchmarks.quality.gp import _covariance, _fit, gaussian_process
-from benchmarks.quality.scores import Forecast, gaussian_crps, score
+from benchmarks import timing
+from benchmarks.methods.dropout import mc_dropout, mc_dropout_published
+from benchmarks.methods.ensemble import deep_ensemble, deep_ensemble_tuned
+from benchmarks.methods.gaussian_process import _covariance, _fit, gaussian_process
+from benchmarks.scores import Forecast, gaussian_crps, score
+from benchmarks.store import read
+from benchmarks.studies import runner
+from benchmarks.studies.quality import study
+from benchmarks.studies.quality.methods import METHODS
+from benchmarks.uci import Split, load, splits_of
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +151,7 @@ def test_the_evidence_of_the_gp_and_its_gradient(split: Split):
 @pytest.mark.filterwarnings("ignore")
 def test_laplace_learns_an_easy_function(structure: str, split: Split):
     pytest.importorskip("laplace")
-    from benchmarks.quality import laplace_torch
-
-    _better_than_the_mean(split, getattr(laplace_torch, f"laplace_{structure}")(split.blind(), seed=0, steps=400))
+    _better_than_the_mean(split, METHODS[f"laplace_{structure}"](split.blind(), seed=0, steps=400))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -159,7 +160,7 @@ def test_the_evidence_by_eigenvalues_is_that_of_the_package():
     from laplace.curvature import GGNInterface  # pyright: ignore[reportMissingImports]
     from torch.utils.data import DataLoader, TensorDataset
 
-    from benchmarks.quality.laplace_torch import evidence_of
+    from benchmarks.methods.laplace_torch import evidence_of
 
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.SiLU(), torch.nn.Linear(5, 1)).double()
@@ -185,35 +186,37 @@ def _broken(split: Split, *, seed: int, device: str) -> Forecast:
 
 @pytest.fixture
 def two_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (runner, runs):
-        monkeypatch.setattr(module, "methods", lambda: {"constant": _constant, "broken": _broken})
-    monkeypatch.setattr(runs, "unit", lambda *_: 0.5)
+    monkeypatch.setattr(study, "METHODS", {"constant": _constant, "broken": _broken})
+    monkeypatch.setattr(study, "unit", lambda *_: 0.5)
 
 
 @pytest.mark.usefixtures("two_methods")
 def test_runs_resume_and_failures_are_told(uci: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     common = ["--data-dir", str(uci), "--sets", "yacht", "--out", str(tmp_path)]
-    assert runner.main([*common, "--methods", "constant", "--splits", "2"]) == 0
-    files = sorted(path.name for path in tmp_path.iterdir())
-    assert files == [f"yacht-{kind}-{k}-constant.json" for kind in ("gap", "standard") for k in (0, 1)]
-    record = json.loads((tmp_path / "yacht-standard-1-constant.json").read_text())
+    assert runner.main(study.STUDY, [*common, "--methods", "constant", "--splits", "2"]) == 0
+    (path,) = tmp_path.iterdir()
+    assert path.name == "quality-yacht.jsonl"
+    runs = {study.STUDY.key(record): record for record in read(path)}
+    assert sorted(runs) == [("yacht", kind, k, "constant") for kind in ("gap", "standard") for k in (0, 1)]
+    record = runs["yacht", "standard", 1, "constant"]
     assert record["settings"] == {"seed_seen": 1}
     assert set(record["scores"]) == {"nll", "rmse", "crps", "coverage"}
     assert record["environment"]["torch"] == torch.__version__
     capsys.readouterr()
-    stamp = (tmp_path / files[0]).stat().st_mtime_ns
-    assert runner.main([*common, "--methods", "constant", "--splits", "0", "1", "2"]) == 0
+    before = path.read_bytes()
+    assert runner.main(study.STUDY, [*common, "--methods", "constant", "--splits", "0", "1", "2"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in told[:-1]] == ["yacht-standard-2-constant", "yacht-gap-2-constant"]
-    assert (tmp_path / files[0]).stat().st_mtime_ns == stamp
-    assert runner.main([*common, "--methods", "broken", "--splits", "1"]) == 1
+    assert path.read_bytes().startswith(before)
+    assert runner.main(study.STUDY, [*common, "--methods", "broken", "--splits", "1"]) == 1
     assert "nothing learnt" in capsys.readouterr().out
-    assert len(list(tmp_path.iterdir())) == 6
+    assert len(read(path)) == 6
 
 
 def test_worker_processes_can_find_what_they_run():
     """``python -m`` makes a module's functions those of ``__main__``, which a spawned process does not have."""
-    assert runner.complete.__module__ == "benchmarks.quality.runs"
+    assert runner.complete.__module__ == "benchmarks.studies.runner"
+    assert study.STUDY.run.__module__ == "benchmarks.studies.quality.study"
 
 
 def test_shared_work_is_done_once_and_counted_twice():
@@ -236,16 +239,17 @@ def test_the_report_is_made_of_a_handful_of_runs(tmp_path: Path):
     pytest.importorskip("matplotlib")
     results, docs = tmp_path / "results", tmp_path / "docs"
     results.mkdir()
+    lines: list[dict] = [{"environment": {"ntkgp": "0", "torch": "2", "python": "3"}}]
     for kind, count in (("standard", 20), ("gap", 2)):
         for k in range(count):
             for method, nll in (("deep_ensemble", 1.0 + k), ("gaussian_process", 0.5), ("a_new_one", 500.0)):
-                record = {
-                    "environment": {"ntkgp": "0", "torch": "2", "python": "3"}, "device": "cpu", "kind": kind, "set": "yacht",
+                lines.append({
+                    "environment": 0, "device": "cpu", "kind": kind, "set": "yacht",
                     "method": method, "split": k, "scores": {"nll": nll, "rmse": 1.0, "crps": 1.0, "coverage": 0.9},
                     "seconds": 3.0, "unit_seconds": 0.5,
-                }  # fmt: skip
-                (results / f"yacht-{kind}-{k}-{method}.json").write_text(json.dumps(record))
-    report.main(["--results", str(results), "--docs", str(docs)])
+                })  # fmt: skip
+    (results / "quality-yacht.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert runner.main(study.STUDY, ["--report", "--out", str(results), "--docs", str(docs)]) == 0
     text = (docs / "quality.md").read_text(encoding="utf-8")
     assert "| deep ensemble, 40 epochs | – | – | – | – | – | 10.50 ± 1.32 |" in text
     assert "| deep ensemble, 40 epochs | – | – | – | – | – | 1.50 ± 0.50 (2) |" in text

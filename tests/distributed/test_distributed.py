@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import ntkgp
-from ntkgp.posterior.lowrank.method import LowRankPosterior
+from ntkgp.posterior.lowrank.posterior import LowRankPosterior
 from ntkgp.problem.operators import Operators
 from tests.support.cases import by_name
 from tests.support.helpers import seeded

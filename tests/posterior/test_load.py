@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ntkgp
-from ntkgp.posterior.exact.method import ExactPosterior
-from ntkgp.posterior.lowrank.method import LowRankPosterior
+from ntkgp.posterior.exact.posterior import ExactPosterior
+from ntkgp.posterior.lowrank.posterior import LowRankPosterior
 from ntkgp.posterior.trained.covariance import CovarianceEstimate
 from ntkgp.tangent import tangent as tangent_module
 from tests.support.cases import Case, by_name, every

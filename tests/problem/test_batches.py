@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ntkgp
 from ntkgp.posterior.lowrank import method as lowrank
-from ntkgp.posterior.lowrank.method import LowRankPosterior
+from ntkgp.posterior.lowrank.posterior import LowRankPosterior
 from ntkgp.tangent import tangent as tangent_module
 from tests.support.cases import by_name
 from tests.support.helpers import TIGHT

@@ -4,7 +4,7 @@
 
 After every step the invariants of test_properties.py are checked, and what the process is not to change. Every few
 seconds its resident memory is noted: after a first quarter in which caches fill, it must stay where it is. Writes what it did
-and how the memory went to benchmarks/results/robustness.json (``--keep``); exits with 1 at the first violation, whose seed it
+and how the memory went to benchmarks/results/robustness.jsonl (``--keep``); exits with 1 at the first violation, whose seed it
 prints.
 """
 
@@ -169,7 +169,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", action="store_true", help="keep the figures in benchmarks/results/robustness.json")
+    parser.add_argument("--keep", action="store_true", help="keep the figures in benchmarks/results/robustness.jsonl")
     chosen = parser.parse_args()
     found = soak(chosen.minutes, chosen.seed)
     print(found)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import ntkgp
-from ntkgp.posterior.lowrank.method import LowRankPosterior
+from ntkgp.posterior.lowrank.posterior import LowRankPosterior
 from ntkgp.problem.operators import Operators
 from ntkgp.storage import file as storage_file
 from ntkgp.storage import stages

@@ -1,4 +1,4 @@
-"""Long forms of tests: asked for by NTKGP_LONG=1, their counts kept in benchmarks/results/robustness.json."""
+"""Long forms of tests: asked for by NTKGP_LONG=1, their counts kept in benchmarks/results/robustness.jsonl."""
 
 import contextlib
 import fcntl
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 LONG = bool(os.environ.get("NTKGP_LONG"))
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "robustness.json"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "robustness.jsonl"
 
 
 def record(name: str, **figures: Any) -> None:
@@ -22,12 +22,12 @@ def record(name: str, **figures: Any) -> None:
     with open(RESULTS, "a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # the files of tests run side by side
         file.seek(0)
-        known = json.loads(file.read() or "{}")
-        known[name] = figures
+        known = {line["name"]: line for line in map(json.loads, file) if "name" in line}
+        known[name] = {"environment": 0, "name": name, **figures}
         versions = {"python": platform.python_version(), "torch": torch.__version__}
-        known["environment"] = {**versions, "processor": platform.machine()}
+        first = {"environment": {**versions, "processor": platform.machine()}}
         file.truncate(0)
-        file.write(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
+        file.writelines(json.dumps(line) + "\n" for line in (first, *(known[key] for key in sorted(known))))
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 import torch
 
 import ntkgp
-from ntkgp.posterior.lowrank.method import LowRankPosterior
+from ntkgp.posterior.lowrank.posterior import LowRankPosterior
 from tests.support.cases import Case
 
 

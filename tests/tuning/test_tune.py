@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ntkgp
-from ntkgp.posterior.exact.method import ExactPosterior
+from ntkgp.posterior.exact.posterior import ExactPosterior
 from ntkgp.problem.build import build_problem
 from ntkgp.problem.source import Source
 from ntkgp.tuning.likelihood import NOISE, PRIOR, Likelihood
@@ -118,7 +118,7 @@ def draw(seed: int, points: int = 150, noise: float = 0.05) -> tuple[nn.Module, 
 
 
 def test_recovers_what_the_data_were_drawn_with():
-    """Medians over five draws of 150 points; benchmarks/tuning.py holds the bar at 500 points and ten draws."""
+    """Medians over five draws of 150 points; benchmarks/speed/tuning.py holds the bar at 500 points and ten draws."""
     found = []
     for seed in range(5):
         module, x, y = draw(seed)

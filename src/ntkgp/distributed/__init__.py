@@ -1,7 +1,7 @@
-"""Several processes at one fit.
+"""One fit on several processes.
 
-The group and its collectives, the shard of one rank, vectors and Jacobians spread over ranks. The user's data, files and methods
-live in other rooms.
+The group and its collectives, the shard of one rank, vectors and Jacobians split over ranks. The user's data, files and
+methods are in other rooms.
 """
 
 from ntkgp._system.errors import GroupError

@@ -1,9 +1,8 @@
-"""Several processes at one fit: sums over all of them, and one rank's failure as everybody's error.
+"""Collectives for a fit on several processes; if one rank fails, all ranks stop with its error.
 
-Everything that is exchanged goes through :class:`Group`, which has connections of its own. A rank that fails leaves its error
-in the store of ``torch.distributed`` and closes its connections; a rank that is killed has them closed for it. The others,
-waiting for a sum that will never come, notice at once, look for the error and stop with it. One that hangs is given up after
-`timeout`.
+All communication goes through :class:`Group`, which uses separate connections. A rank that fails writes its error to the store
+of ``torch.distributed`` and closes its connections; if a rank is killed, the system closes them. The other ranks, waiting in a
+collective, notice this at once, look up the error and raise it. After `timeout` they stop waiting for a rank that hangs.
 """
 
 import contextlib
@@ -23,41 +22,41 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from ntkgp._system.errors import GroupError
 
-MESSAGE = 2000  # letters of an error that are passed on
+MAX_MESSAGE = 2000  # characters of an error message sent to the other ranks
 
 
 @dataclass
 class Traffic:
-    """What one rank has put into collectives, in bytes: payloads by kind, and the protocol around them."""
+    """Bytes that one rank has sent into collectives: payload by kind, and protocol."""
 
-    reduced: int = 0  # summed over the ranks: a ring moves 2(R − 1)/R times this over each link
-    gathered: int = 0  # collected by every rank
+    reduced: int = 0  # summed over the ranks; a ring moves 2(R − 1)/R times this over each link
+    gathered: int = 0  # gathered on every rank
     broadcast: int = 0  # sent by rank 0 to all
     protocol: int = 0  # sizes and decisions
-    calls: int = 0  # reductions
+    calls: int = 0  # number of reductions
 
     def since(self, before: "Traffic") -> "Traffic":
-        """What came after an earlier copy."""
+        """The traffic since an earlier copy."""
         return Traffic(**{name: value - getattr(before, name) for name, value in vars(self).items()})
 
 
 class Group:
-    """The processes of one fit, each with its own shard of the data.
+    """The processes of one fit; each holds one shard of the data.
 
-    A communicator of its own beside the given process group (Gloo, and NCCL where the network is on a GPU), so that it does not
-    meddle with other collectives, and with a timeout of its own. All ranks of the group must make it, and then call
-    the same functions in the same order.
+    Creates separate communicators for the ranks of the given process group (Gloo, and NCCL if the network is on a GPU), with a
+    separate timeout, so it does not interfere with other collectives. All ranks must create the group, and then call the same
+    functions in the same order.
 
     Args:
-        process_group: a group of ``torch.distributed``; None for the default one, which must be initialised.
-        timeout: seconds that a rank waits for the others before it gives up. Reading the data of one rank counts.
-        memory: bytes of memory that each rank gives to vectors over the weights; where the head needs more they are split over
-            the ranks. None for half of the free memory.
+        process_group: a group of ``torch.distributed``; None takes the default group, which must be initialised.
+        timeout: seconds that a rank waits for the others before it stops. This includes the time another rank reads its data.
+        memory: bytes per rank for vectors over the weights; if the head needs more, the vectors are split over the ranks.
+            None takes half of the free memory.
 
     Attributes:
-        rank: of this process.
+        rank: the rank of this process.
         size: number of processes, R.
-        traffic: bytes this rank has put into collectives.
+        traffic: bytes that this rank has sent into collectives.
 
     Example:
         >>> import tempfile, torch, ntkgp
@@ -78,8 +77,8 @@ class Group:
     ) -> None:
         if not (dist.is_available() and dist.is_initialized()):
             raise RuntimeError(
-                "torch.distributed is not initialised; call torch.distributed.init_process_group() first, under torchrun or "
-                "with the addresses of all ranks"
+                "torch.distributed is not initialised; start the script with torchrun and call "
+                "torch.distributed.init_process_group() first"
             )
         if not timeout > 0:
             raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
@@ -88,23 +87,23 @@ class Group:
             raise TypeError(f"group must be a process group of torch.distributed or an ntkgp.distributed.Group, got {given!r}")
         self.rank, self.size, self.timeout, self.memory = dist.get_rank(given), dist.get_world_size(given), timeout, memory
         if self.rank < 0:
-            raise ValueError("this process is not a member of the group; call only where it is")
+            raise ValueError("this process is not a member of the process group; create Group only on its members")
         ranks, limit = dist.get_process_group_ranks(given), datetime.timedelta(seconds=timeout)
         self._ranks = ranks
-        some = len(ranks) < dist.get_world_size()  # then the others do not know of it
+        partial = len(ranks) < dist.get_world_size()  # then processes outside the group do not take part
         self._make: Callable[[str], Any] = lambda backend: dist.new_group(
-            ranks, timeout=limit, backend=backend, use_local_synchronization=some
+            ranks, timeout=limit, backend=backend, use_local_synchronization=partial
         )
         self._control: Any = self._make("gloo")
-        self._data: Any = None  # made when something lies on a GPU
+        self._data: Any = None  # created for the first tensor on a GPU
         self._broken = False
-        # Torch has no public name for it. The prefix is the same on all ranks, and no other group's.
+        # torch has no public name for its store. The prefix is the same on all ranks and unique to this group.
         self._store, self._name = _get_default_store(), f"ntkgp/{self._control.group_name}"
         self.traffic = Traffic()
 
     @classmethod
     def of(cls, given: "Group | dist.ProcessGroup | None") -> "Group | None":
-        """What a user passes as group: one of these, a process group of ``torch.distributed``, or None."""
+        """Convert the user's `group` argument: a Group, a process group of ``torch.distributed``, or None."""
         return given if given is None or isinstance(given, Group) else cls(given)
 
     @property
@@ -114,45 +113,45 @@ class Group:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """What happens inside fails on all ranks or on none: an error here is told to the others before it goes on."""
+        """Make the block fail on all ranks or on none: send an error of this rank to the others, then raise it."""
         try:
             yield
         except GroupError:
             raise
         except BaseException as error:
-            self._tell(error)
+            self._send_error(error)
             raise
-        self.any(False)  # nobody leaves before all have come through
+        self.any(False)  # wait until all ranks have finished the block
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all ranks, on all of them and in place. Traffic: the size of `values`."""
+        """Sum over all ranks, in place and on all ranks. Traffic: the size of `values`."""
         self.traffic.reduced += values.numel() * values.element_size()
         self.traffic.calls += 1
-        # Products come as the transpose of what they were computed in; their layout is kept.
+        # Products arrive as a transposed view; sum the underlying matrix, so that the strides do not change.
         dense = values.T if values.ndim == 2 and not values.is_contiguous() and values.T.is_contiguous() else values
         wire = dense if dense.is_contiguous() else dense.contiguous()
-        with self._lost():
+        with self._lost_ranks():
             dist.all_reduce(wire, group=self._for(wire))
         return values if wire is dense else values.copy_(wire)
 
     def total(self, value: float) -> float:
-        """The sum of one number over all ranks."""
+        """Sum one number over all ranks."""
         return float(self.sum(torch.tensor([value], dtype=torch.float64)))
 
     def any(self, decision: bool) -> bool:
-        """Whether it is so on some rank."""
+        """Return whether the decision is True on any rank."""
         flag = torch.tensor([int(decision)])
         self.traffic.protocol += 8
-        with self._lost():
+        with self._lost_ranks():
             dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self._control)
         return bool(flag)
 
     def gather(self, values: Tensor) -> list[Tensor]:
-        """The tensors of all ranks, whose first axes may differ in length, on all ranks. Traffic: the longest of them."""
+        """Gather the tensors of all ranks on all ranks; first axes may differ in length. Traffic: the longest tensor."""
         counts = torch.zeros(self.size, dtype=torch.int64)
         counts[self.rank] = len(values)
         self.traffic.protocol += 8 * self.size
-        with self._lost():
+        with self._lost_ranks():
             dist.all_reduce(counts, group=self._control)
             longest = int(counts.max())
             wire = values.new_zeros(longest, *values.shape[1:])
@@ -164,12 +163,12 @@ class Group:
         return [part[:count] for part, count in zip(parts, counts.tolist(), strict=True)]
 
     def facts(self, mine: Any) -> list[Any]:
-        """What each rank has to say, in JSON, on all ranks."""
+        """Gather one JSON value from each rank, on all ranks."""
         text = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8)
         return [json.loads(bytes(part.tolist())) for part in self.gather(text)]
 
     def copied(self, values: Tensor | None, device: torch.device | None = None) -> Tensor | None:
-        """Rank 0's tensor (or None) on all ranks, on `device`."""
+        """Copy rank 0's tensor (or None) to `device` on all ranks."""
         known = self.facts(None if values is None or not self.first else [list(values.shape), str(values.dtype)])[0]
         if known is None:
             return None
@@ -181,14 +180,14 @@ class Group:
             wire = torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
         self.traffic.broadcast += wire.numel() * wire.element_size()
         if wire.numel():
-            with self._lost():
+            with self._lost_ranks():
                 dist.broadcast(wire, self._ranks[0], group=self._control)
         if self.first and values is not None:
             return values
         return wire.to(torch.device("cpu") if device is None else device)
 
     def shared(self, generator: torch.Generator | None) -> torch.Generator:
-        """A generator in rank 0's state: the given one, or where None one seeded by rank 0's global one."""
+        """Set the generator to rank 0's state; for None, return a new one seeded from rank 0's global generator."""
         if generator is None:
             seed = torch.randint(2**62, (1,)) if self.first else None
             sent = self.copied(seed)
@@ -197,33 +196,36 @@ class Group:
         state = self.copied(generator.get_state())
         assert state is not None
         if len(state) != len(generator.get_state()):
-            raise ValueError(f"the generators of all ranks must be of one kind, got one on {generator.device} here; use CPU's")
+            raise ValueError(
+                f"all ranks must use the same type of generator, got one on {generator.device} on rank {self.rank}; "
+                "use CPU generators"
+            )
         generator.set_state(state)
         return generator
 
     def agree(self, **facts: str) -> None:
-        """Things that must be the same on all ranks, by the name of the argument they come from."""
+        """Check that each named argument has the same value on all ranks."""
         everyone = self.facts(facts)
         for rank, theirs in enumerate(everyone):
             for name, value in everyone[0].items():
                 if theirs.get(name) != value:
                     raise GroupError(
                         f"{name} differs between ranks: {value[:200]} on rank 0, {theirs.get(name, '')[:200]} on rank {rank}; "
-                        "pass the same on all of them (seed before the network is made, or load the same weights)"
+                        "pass the same value on all ranks (for a module, set the same seed before creating it, or load its weights)"
                     )
 
-    def _tell(self, error: BaseException) -> None:
-        """Leave word for the others and close the connections, which wakes them."""
+    def _send_error(self, error: BaseException) -> None:
+        """Write the error to the store and close the connections, which wakes the other ranks."""
         if self._broken:
             return
         where = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{type(error).__name__}: {error} (in {os.path.basename(where.filename)}:{where.lineno})"
-        with contextlib.suppress(RuntimeError):  # the store may be gone, with whoever hosted it
-            self._store.set(f"{self._name}/{self.rank}", message[:MESSAGE])
+        with contextlib.suppress(RuntimeError):  # the process that hosted the store may be gone
+            self._store.set(f"{self._name}/{self.rank}", message[:MAX_MESSAGE])
         self._close()
 
     def _close(self) -> None:
-        """Nothing more can be exchanged; the process group this was made from is as it was."""
+        """Close the connections of this group; the original process group is not affected."""
         self._broken = True
         for group in (self._control, self._data):
             if group is not None:
@@ -231,8 +233,8 @@ class Group:
                     dist.destroy_process_group(group)
         self._control = self._data = None
 
-    def _said(self) -> str:
-        """What ranks that failed have left, waiting a moment for it."""
+    def _received_errors(self) -> str:
+        """Read the errors of failed ranks from the store; wait up to a second for the first one."""
         for _ in range(20):
             with contextlib.suppress(RuntimeError):
                 keys = {rank: f"{self._name}/{rank}" for rank in range(self.size)}
@@ -251,19 +253,23 @@ class Group:
         return self._data
 
     @contextlib.contextmanager
-    def _lost(self) -> Iterator[None]:
-        """Broken connections and timeouts in words."""
+    def _lost_ranks(self) -> Iterator[None]:
+        """Turn broken connections and timeouts into a GroupError."""
         if self._broken:
-            raise GroupError("this group has lost a rank; make a new one on all ranks, or start all processes again")
+            raise GroupError("this group has lost a rank; create a new Group on all ranks, or restart all processes")
         try:
             yield
         except RuntimeError as error:
             slow = "timed out" in str(error).lower() or "timeout" in str(error).lower()
-            said = "" if slow else self._said()
+            received = "" if slow else self._received_errors()
             self._close()
-            what = f"did not answer within {self.timeout:g} s" if slow else "was lost: killed, out of memory, or its machine"
+            what = (
+                f"did not answer within {self.timeout:g} s"
+                if slow
+                else "was lost (killed, out of memory, or its machine failed)"
+            )
             raise GroupError(
-                said
-                or f"another rank {what} (noticed by rank {self.rank} of {self.size}); start all processes again, from the "
-                f"checkpoint where there is one. torch says: {str(error).splitlines()[0][:300]}"
+                received
+                or f"another rank {what}; noticed by rank {self.rank} of {self.size}. Restart all processes; a fit with a "
+                f"checkpoint resumes there. The error of torch: {str(error).splitlines()[0][:300]}"
             ) from error

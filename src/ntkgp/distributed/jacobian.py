@@ -1,7 +1,7 @@
-"""Data over several processes: J(x) whose rows, and if need be whose columns, lie on different ranks.
+"""J(x) on several processes: its rows, and if necessary vectors over the weights, are split over the ranks.
 
-Rows of J live where their points live. A product J v is each rank's own; Jᵀu is a sum over the ranks. That sum and the inner
-products of vectors that are split are the only things exchanged, so the algorithms do not know of any of it.
+Each rank has the rows of J of its points. A product J v is rank-local; Jᵀu is a sum over the ranks. Only this sum and the
+inner products of split vectors need communication, so the algorithms need not know about ranks.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from ntkgp.tangent.jacobian import Jacobian
 
 
 class ShardedJacobian(JacobianRows):
-    """J(x) of all ranks' points. `matmat` gives the rows of this rank, `rmatmat` takes them and sums over the ranks.
+    """J(x) at the points of all ranks. `matmat` returns the rank-local rows; `rmatmat` takes them and sums over the ranks.
 
     Args:
-        local: the rows of this rank; None where it has no points.
-        shard: this rank's place.
+        local: the rank-local rows; None if this rank has no points.
+        shard: the points of this rank.
         outputs: C.
         parameters: P.
-        space: of vectors over the parameters.
+        space: the inner products of vectors over the parameters.
     """
 
     def __init__(self, local: Jacobian | None, shard: Shard, outputs: int, parameters: int, space: Space):
@@ -34,18 +34,18 @@ class ShardedJacobian(JacobianRows):
         self.shape = (shard.points * outputs, parameters)
 
     def matmat(self, v: Float[Tensor, "p S"]) -> Float[Tensor, "nC S"]:
-        """J v, the rows of this rank."""
+        """J v, the rank-local rows."""
         if isinstance(self._space, Split):
             parts = [self._product(block) for _, block in self._space.blocks(v)]
             return torch.cat(parts, dim=1) if parts else self._product(v.new_zeros(self.shape[1], 0))
         return self._product(v)
 
     def rmatmat(self, u: Float[Tensor, "nC S"]) -> Float[Tensor, "p S"]:
-        """Jᵀ u, u over all ranks. Traffic: P·S numbers."""
+        """Jᵀ u, summed over all ranks. Traffic: P·S numbers."""
         return self._summed(lambda: self._zeros(u) if self._local is None else self._local.rmatmat(u))
 
     def normal(self, v: Float[Tensor, "p S"], weights: Float[Tensor, "nC"]) -> Float[Tensor, "p S"]:
-        """Jᵀ diag(weights) J v. Traffic: P·S numbers, and as many again to gather v where it is split."""
+        """Jᵀ diag(weights) J v. Traffic: P·S numbers; twice that if v is split and must be gathered."""
         if not isinstance(self._space, Split):
             return self._summed(lambda: self._zeros(v) if self._local is None else self._local.normal(v, weights))
         out = torch.empty_like(v)
@@ -56,22 +56,24 @@ class ShardedJacobian(JacobianRows):
         return out
 
     def normal_matrix(self, weights: Float[Tensor, "nC"], done: Callable[[int], object] | None = None) -> Float[Tensor, "P P"]:
-        """Jᵀ diag(weights) J written out. Traffic: P² numbers, once."""
+        """Jᵀ diag(weights) J as a matrix. Traffic: P² numbers, once."""
         if self._local is None:
             return self._group.sum(weights.new_zeros(self.shape[1], self.shape[1]))
         return self._group.sum(self._local.normal_matrix(weights, done))
 
     def diag(self) -> Float[Tensor, "nC"]:
-        """The diagonal of J Jᵀ, the part of this rank."""
+        """The diagonal of J Jᵀ, the rank-local part."""
         return self._few.new_zeros(0, dtype=torch.float64) if self._local is None else self._local.diag()
 
     def _product(self, v: Tensor) -> Tensor:
+        """J v for a complete v, the rank-local rows."""
         return v.new_zeros(0, v.shape[1]) if self._local is None else self._local.matmat(v)
 
     def _summed(self, product: Callable[[], Tensor]) -> Tensor:
+        """Sum a product over the ranks; if vectors are split, return the rows of this rank."""
         whole = self._group.sum(product())
         return whole[self._space.rows].clone() if isinstance(self._space, Split) else whole
 
     def _zeros(self, like: Tensor) -> Tensor:
-        # As products come: the transpose of what they were computed in.
+        """Zeros in the shape and the (transposed) layout of a product."""
         return like.new_zeros(like.shape[1], self.shape[1]).T

@@ -1,4 +1,4 @@
-"""Vectors over the weights when several ranks work together: split over the ranks, or a copy on each."""
+"""Vectors over the weights on several ranks: split over the ranks, or a copy on each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from ntkgp.tangent.jacobian import working_bytes
 
 @dataclass(frozen=True)
 class Split(Space):
-    """Vectors of which each rank holds some rows: inner products are sums over the ranks."""
+    """Vectors split by rows over the ranks: inner products are sums over the ranks."""
 
     group: Group
     length: int
@@ -22,7 +22,7 @@ class Split(Space):
 
     @property
     def rows(self) -> slice:
-        """The rows that are here."""
+        """The rows of this rank."""
         each = -(-self.length // self.group.size)
         return slice(min(each * self.group.rank, self.length), min(each * (self.group.rank + 1), self.length))
 
@@ -31,11 +31,11 @@ class Split(Space):
         return self.group.sum(a.T @ b)
 
     def dots(self, a: Tensor, b: Tensor) -> Tensor:
-        """The inner product of each column of a with that of b."""
+        """The inner product of each column of a with the same column of b."""
         return self.group.sum((a * b).sum(dim=0))
 
     def orthonormal(self, block: Tensor) -> Tensor:
-        """An orthonormal basis of the span: QR of each rank's rows, then QR of the small factors, as stable as one QR."""
+        """An orthonormal basis of the span: QR of the rows of each rank, then QR of the small factors; as stable as one QR."""
         q, r = torch.linalg.qr(block)
         small = self.group.gather(r)
         top = torch.linalg.qr(torch.cat(small)).Q.split([len(part) for part in small])
@@ -44,25 +44,25 @@ class Split(Space):
     def normal(
         self, columns: int, generator: torch.Generator | None, dtype: torch.dtype, device: torch.device, length: int
     ) -> Tensor:
-        """Columns of standard normal numbers, of which the rows that are here."""
+        """Draw columns of standard normal numbers; return the rows of this rank."""
         return normal_rows(length, self.rows, columns, generator, dtype, device)
 
     def agreed(self, decision: bool) -> bool:
-        """The same decision on all ranks."""
+        """Make one decision for all ranks: True if any rank says True."""
         return self.group.any(decision)
 
     def blocks(self, v: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Some columns at a time, whole. Traffic: P numbers a column; memory four working sets, or four columns."""
+        """Yield complete columns, a few at a time. Traffic: P numbers per column; memory four working sets, or four columns."""
         columns = max(1, working_bytes(v.device) // max(1, self.length * v.element_size()))
         for start in range(0, v.shape[1], columns):
             these = slice(start, min(start + columns, v.shape[1]))
             yield these, torch.cat(self.group.gather(v[:, these].contiguous()))
 
     def whole(self, v: Tensor) -> Tensor:
-        """All rows of all columns, on all ranks."""
+        """Gather all rows of all columns, on all ranks."""
         return torch.cat(self.group.gather(v.contiguous()))
 
 
 def replicated(group: Group) -> Space:
-    """Vectors of which every rank has a copy."""
+    """The space of vectors with a copy on every rank."""
     return Whole(group.any)

@@ -1,7 +1,7 @@
-"""Ridge regression min ‖AΔ − t‖² + ‖Δ‖² in weight space: conjugate gradients on (AᵀA + I)Δ = Aᵀt, many t at once.
+"""Ridge regression min ‖AΔ − t‖² + ‖Δ‖² over the weights Δ: conjugate gradients on (AᵀA + I)Δ = Aᵀt, many t at once.
 
-On (AAᵀ + I)α = t the same method stalls when λ₁ is 10⁹; here the error falls monotonically in the energy norm. SciPy's
-``lsmr`` is no alternative: it takes one right-hand side and runs on the CPU only.
+On (AAᵀ + I)α = t the same method converges erratically when λ₁ is 10⁹; here the error falls monotonically in the energy norm.
+SciPy's ``lsmr`` is no alternative: it takes one right-hand side and runs on the CPU only.
 """
 
 import warnings

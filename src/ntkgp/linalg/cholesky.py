@@ -38,7 +38,7 @@ def factorise(matrix: Float[Tensor, "n n"]) -> tuple[Float[Tensor, "n n"], float
         )
         if not info.any():
             warnings.warn(
-                f"the kernel matrix is singular to working precision with this noise_var: {jitter:.1e} times the noise variance "
+                f"the kernel matrix is singular to working precision at this noise_var: {jitter:.1e} times the noise variance "
                 f"was added to its diagonal (the answer is for noise_var × {1 + jitter:.3g}); raise noise_var or remove "
                 "duplicate points",
                 NumericalWarning,

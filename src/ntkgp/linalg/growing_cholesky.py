@@ -18,7 +18,7 @@ class GrowingCholesky:
     """The lower factor of I + B as [[base, 0], [left, corner]]; immutable, extended factors share its memory.
 
     Appending rows is ordinary Cholesky factorisation in another order, and just as stable: nothing drifts.
-    Memory: n² numbers, plus at most 2·r·(n + r) for r appended rows.
+    Memory: n² numbers, plus about 2·r·(n + r) for r appended rows.
 
     Example:
         >>> import torch
@@ -97,7 +97,7 @@ class GrowingCholesky:
     def extended(self, cross: Float[Tensor, "k m"], block: Float[Tensor, "k k"]) -> "GrowingCholesky | None":
         """The factor of [[I + B, crossᵀ], [cross, block]]; None if rounding makes that indefinite.
 
-        Cost: k·m² operations and k·m numbers written; sometimes m² numbers are copied, to merge the appended rows into the base.
+        Cost: k·m² operations and k·m numbers written; a merge of the appended rows into the base copies m² numbers.
         """
         rows = self.half_solve(cross.T).T
         schur = block - rows @ rows.T

@@ -1,6 +1,6 @@
 """The head: the top of the spectrum of G = AᵀA, found by products with G alone, and the certified bracket it gives.
 
-A is the whitened Jacobian (σ² = 1); all of this lives in weight space, so nothing grows with the number of points. With
+A is the whitened Jacobian (σ² = 1); all vectors are over the weights, so nothing grows with the number of points. With
 orthonormal V (P×K), VᵀGV = diag(λ) and the image B = GV, for any V however far from converged:
 
 * upper: seeing only (AV)ᵀy leaves the covariance ``J′(I − B(BᵀB + λ)⁻¹Bᵀ)J′ᵀ``, which is ⪰ the posterior's;
@@ -75,7 +75,7 @@ class Head:
 
     @cached_property
     def _visible(self) -> tuple[Tensor, Tensor, Tensor]:
-        """B/λ, the Cholesky factor of (B/λ)ᵀ(B/λ) + 1/λ, and the mask of the directions with λ > 0, the only ones in both."""
+        """B/λ and the Cholesky factor of (B/λ)ᵀ(B/λ) + 1/λ, over directions with λ above rounding, and their mask."""
         visible = self.values > 1e2 * torch.finfo(self.values.dtype).eps * self.values[0]
         scaled = self.image[:, visible] / self.values[visible]
         return scaled, torch.linalg.cholesky(self.space.gram(scaled, scaled) + torch.diag(1 / self.values[visible])), visible
@@ -100,7 +100,7 @@ class Head:
         return half @ (rotation * values.rsqrt()), values
 
     def precondition(self, r: Float[Tensor, "P S"]) -> Float[Tensor, "P S"]:
-        """Approximate (G + I)⁻¹ r: exact on the head, its smallest eigenvalue on the rest (Frangella et al. 2021)."""
+        """About (G + I)⁻¹ r: from the head, with its smallest eigenvalue for the rest (Frangella et al. 2021)."""
         vectors, values = self._nystrom
         floor = 1 + values[:1].sum()  # there is no value if the network is dead at all points
         weights = 1 / (values + 1) - 1 / floor
@@ -111,7 +111,7 @@ def _norm_outside(product: Product, v: Tensor, space: Space, length: int) -> flo
     """An upper bound on ‖(I − VVᵀ)G(I − VVᵀ)‖ that fails with probability at most FAILURE_PROBABILITY.
 
     ‖T‖ ≤ α√(2/π)·max_i ‖T ω_i‖ for Gaussian ω_i except with probability α^{−probes} (Halko et al. 2011, Lemma 4.1), used on
-    T^q, whose norm is ‖T‖^q: the constant shrinks to its q-th root.
+    T^q with its norm ‖T‖^q: the constant shrinks to its q-th root.
     """
     # The probes must be independent of G; they need not use the user's generator.
     omega = space.normal(PROBES, torch.Generator().manual_seed(0), v.dtype, v.device, length)

@@ -17,8 +17,8 @@ def with_more_rows(head: Head, rows: Operator, product: Product, trace: float, r
 
     The image of the old basis V changes only by Rᵀ(R V). Outside the span of V and all new rows nothing is added, so the old
     bound on the rest of the spectrum holds there; dropped directions may couple to that rest, and the new bound includes this.
-    If there are more new rows than V has columns, random combinations replace them, as many as V has columns, and the bound is
-    computed again.
+    If there are more than about K new rows, random combinations of them (about K) replace them, and the bound is computed
+    again.
 
     Cost: one product with as many columns as new rows, and some P·K² operations.
 

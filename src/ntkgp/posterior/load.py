@@ -5,10 +5,10 @@ import os
 from torch import nn
 
 from ntkgp._system.types import MeanFunction
-from ntkgp.posterior.exact.method import ExactPosterior
+from ntkgp.posterior.exact.posterior import ExactPosterior
 from ntkgp.posterior.interface import Posterior
-from ntkgp.posterior.lowrank.method import LowRankPosterior
-from ntkgp.posterior.trained.method import TrainedPosterior
+from ntkgp.posterior.lowrank.posterior import LowRankPosterior
+from ntkgp.posterior.trained.posterior import TrainedPosterior
 from ntkgp.storage.file import read
 
 KINDS: dict[str, type[Posterior]] = {kind.kind: kind for kind in (ExactPosterior, LowRankPosterior, TrainedPosterior)}

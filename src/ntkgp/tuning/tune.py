@@ -17,7 +17,8 @@ from ntkgp._system.errors import NumericalWarning
 from ntkgp._system.progress import Bar, progress_bar
 from ntkgp._system.types import MeanFunction
 from ntkgp.distributed.group import Group
-from ntkgp.posterior.exact.method import Exact, ExactPosterior
+from ntkgp.posterior.exact.method import Exact
+from ntkgp.posterior.exact.posterior import ExactPosterior
 from ntkgp.problem.source import Source
 from ntkgp.tangent.opening import open_network
 from ntkgp.tuning.result import Tuned

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import ntkgp
 from ntkgp.botorch import NTKGPModel, default_network
-from ntkgp.posterior.exact.method import ExactPosterior
+from ntkgp.posterior.exact.posterior import ExactPosterior
 from tests.doors.botorch.models import NOISE, built, covariance, fitted, hill, net, uniform, wrapped
 
 # GPyTorch's jitter when two of the points it draws at are nearly the same, as with its own models.

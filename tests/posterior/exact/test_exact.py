@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import ntkgp
-from ntkgp.posterior.exact.method import ExactPosterior
+from ntkgp.posterior.exact.posterior import ExactPosterior
 from tests.support.cases import Case, by_name, every, reference
 from tests.support.oracle import error
 

@@ -8,7 +8,7 @@ import torch
 import ntkgp
 from ntkgp.linalg import growing_cholesky
 from ntkgp.posterior.exact import factorise, update
-from ntkgp.posterior.exact.method import ExactPosterior
+from ntkgp.posterior.exact.posterior import ExactPosterior
 from tests.support.cases import Case, every, reference
 from tests.support.helpers import seeded
 from tests.support.oracle import error

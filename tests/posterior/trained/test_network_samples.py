@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import ntkgp
-from ntkgp.posterior.trained.method import TrainedPosterior
+from ntkgp.posterior.trained.posterior import TrainedPosterior
 from tests.support import oracle
 from tests.support.cases import by_name
 from tests.support.helpers import seeded

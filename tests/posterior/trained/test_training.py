@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import ntkgp
-from ntkgp.posterior.trained.method import TrainedPosterior
+from ntkgp.posterior.trained.posterior import TrainedPosterior
 from ntkgp.posterior.trained.training.networks import NetworkPredictors, TrainingJob
 from ntkgp.posterior.trained.training.task import TrainedWeights
 from ntkgp.posterior.trained.training.trainer import Trainer

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import ntkgp
-from ntkgp.posterior.trained.method import TrainedPosterior
+from ntkgp.posterior.trained.posterior import TrainedPosterior
 from tests.support.cases import by_name, reference
 from tests.support.helpers import seeded
 from tests.support.oracle import error

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkgp.posterior.exact.method import ExactPosterior
+from ntkgp.posterior.exact.posterior import ExactPosterior
 from ntkgp.posterior.interface import Posterior
 
 

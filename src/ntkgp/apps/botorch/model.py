@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ntkgp.apps.botorch.conditioning import Observations, batch_shape, joint
 from ntkgp.apps.botorch.data import check_observations, check_training_data, default_for, known_noise, tune_quietly
 from ntkgp.apps.botorch.paths import paths_of
-from ntkgp.posterior.exact.method import ExactPosterior
+from ntkgp.posterior.exact.posterior import ExactPosterior
 from ntkgp.posterior.interface import Posterior
 from ntkgp.tuning.result import Tuned
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from ntkgp.apps.plots.functions import problem_of
 from ntkgp.apps.plots.style import LIGHT, MEAN, TRUTH, Axes, figure
 from ntkgp.posterior.interface import Posterior
-from ntkgp.posterior.lowrank.method import LowRankPosterior
+from ntkgp.posterior.lowrank.posterior import LowRankPosterior
 
 ROWS = 4000  # of a kernel matrix whose eigenvalues are asked for
 BRACKETS = (0.01, 0.1, 0.5, 0.9, 0.99)  # relative widths marked beside a spectrum

@@ -4,7 +4,7 @@ import torch
 
 from ntkgp.apps.plots.style import DATA, MEAN, TRUTH, Axes, figure
 from ntkgp.posterior.interface import Posterior
-from ntkgp.posterior.trained.method import TrainedPosterior
+from ntkgp.posterior.trained.posterior import TrainedPosterior
 from ntkgp.posterior.trained.training.networks import NetworkPredictors
 
 

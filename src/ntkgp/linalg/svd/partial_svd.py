@@ -52,7 +52,8 @@ class SVDMethod(ABC):
         """At least `rank` orthonormal columns that approximately span the top eigenvectors of a symmetric operator."""
         if symmetric.space.spread:
             raise ValueError(
-                f"svd must be RandomizedSVD(tol=None) if the head is split over ranks, got {self!r}; use that, or raise Group(memory=...)"
+                f"svd must be RandomizedSVD(tol=None) if the head is split over ranks, got {self!r}; use that, or raise "
+                "Group(memory=...)"
             )
         return self(symmetric, rank, generator).v
 

@@ -101,7 +101,7 @@ class LowRankPosterior(Posterior):
 
     @out_of_memory("pass fewer points of x at a time")
     def covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
-        """The joint upper bound minus the tail's estimate, without its negative part. Memory: 3·(M·C)² + M·C·(K + T) numbers."""
+        """The joint upper bound minus the tail's estimate, negative part removed. Memory: 3·(M·C)² + M·C·(K + T) numbers."""
         operators, answers = self.problem.operators, self.problem.answers
         rows = operators.at(answers.checked(x))
         known = torch.cat([self.explained, self.tail / max(self.tail.shape[1], 1) ** 0.5], dim=1)

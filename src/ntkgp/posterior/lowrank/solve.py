@@ -39,8 +39,8 @@ def warn_if_rounded(problem: Problem, solution: Solution) -> None:
     of_targets = data.total(data.whitened_residual.double().square().sum()) ** 0.5
     if size > 3 * of_targets:  # otherwise rounding of the targets has as large an effect
         warnings.warn(
-            f"rounding of the network's derivatives in {problem.network.dtype} may change the mean by about {off:.1g} posterior "
-            "standard deviations; use module.double(), or raise noise_var",
+            f"rounding of the network's derivatives in {problem.network.dtype} may change the mean by about {off:.1g} "
+            "posterior standard deviations; use module.double(), or raise noise_var",
             NumericalWarning,
             stacklevel=4,
         )

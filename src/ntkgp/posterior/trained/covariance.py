@@ -1,7 +1,7 @@
-"""From predictors to the covariance: which weights the head gets and which targets the tail is trained on (Algorithm 2).
+"""From predictors to the covariance: the weights of the head and the training targets of the tail (Algorithm 2).
 
-Both estimates have the form J′J′ᵀ − P W Pᵀ − P′P′ᵀ/T, with P the predictors of the top K singular vectors U of J and P′ those
-of T random targets. Everything here is whitened (σ² = 1).
+Both estimates have the form J′J′ᵀ − P W Pᵀ − P′P′ᵀ/T: P are the predictors of the top K singular vectors U of J (the head), P′
+the predictors of T random targets (the tail). Everything here is whitened (σ² = 1).
 """
 
 from abc import ABC, abstractmethod
@@ -16,26 +16,26 @@ from ntkgp.linalg.svd.partial_svd import PartialSVD
 
 
 class CovarianceEstimate(ABC):
-    """How predictors are put together to a covariance."""
+    """A rule that combines predictors into a covariance."""
 
     @abstractmethod
     def head_weights(self, s: Float[Tensor, "K"]) -> Float[Tensor, "K"]:
-        """The diagonal of W, given the singular values."""
+        """Return the diagonal of W for the singular values s."""
 
-    draws_weights: ClassVar[bool] = True  # whether tail targets depend on weights drawn from the prior
+    draws_weights: ClassVar[bool] = True  # whether the tail targets need weights drawn from the prior
 
     @abstractmethod
     def tail_targets(
         self, operator: Operator, svd: PartialSVD, z: Float[Tensor, "m Z"], noise: Float[Tensor, "n T"]
     ) -> Float[Tensor, "n T"]:
-        """The random targets of P′, from standard normal z and noise."""
+        """Return the random targets of P′, from standard normal z and noise."""
 
 
 @dataclass(frozen=True)
 class TightCovariance(CovarianceEstimate):
-    """Weights Σ² + σ² and targets (I − UUᵀ)(Jz + σε): exact for the kept directions, unbiased for the others.
+    """Weights Σ² + σ² and targets (I − UUᵀ)(Jz + σε): exact in the head, unbiased in the rest.
 
-    Without tail predictors an upper bound, never above the paper's, and exact at K = rank(J). With them unbiased at every K.
+    Without a tail it is an upper bound, never above the paper's, and exact at K = rank(J). With a tail it is unbiased at any K.
 
     Example:
         >>> import torch
@@ -57,9 +57,9 @@ class TightCovariance(CovarianceEstimate):
 
 @dataclass(frozen=True)
 class PaperCovariance(CovarianceEstimate):
-    """The paper's Algorithm 2: weights Σ² and targets ε ~ N(0, σ²I). Directions beyond K stay missing.
+    """The paper's Algorithm 2: weights Σ² and targets ε ~ N(0, σ²I). It leaves out the kernel outside the head.
 
-    Without tail predictors an upper bound: at most σ² too large on the training set when K is full.
+    Without a tail it is an upper bound: at most σ² too large on the training set at full K.
 
     Example:
         >>> import torch
@@ -82,16 +82,16 @@ class PaperCovariance(CovarianceEstimate):
 
 @dataclass(frozen=True)
 class CovarianceParts:
-    """Evaluated predictors at some points, ready to be put together."""
+    """Predictors evaluated at some points, with the weights that combine them."""
 
     head: Float[Tensor, "M K"]
     weights: Float[Tensor, "K"]
     tail: Float[Tensor, "M T"]
 
     def explained_diag(self) -> Float[Tensor, "M"]:
-        """The diagonal of P W Pᵀ + P′P′ᵀ/T."""
+        """Return the diagonal of P W Pᵀ + P′P′ᵀ/T."""
         return self.head.square() @ self.weights + self.tail.square().sum(dim=1) / max(self.tail.shape[1], 1)
 
     def explained(self) -> Float[Tensor, "M M"]:
-        """P W Pᵀ + P′P′ᵀ/T."""
+        """Return P W Pᵀ + P′P′ᵀ/T."""
         return (self.head * self.weights) @ self.head.T + self.tail @ self.tail.T / max(self.tail.shape[1], 1)

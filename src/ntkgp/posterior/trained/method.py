@@ -21,18 +21,18 @@ from ntkgp.storage.state import State
 
 @dataclass(frozen=True)
 class TrainedNetworks(Method):
-    """The paper's system: 1 + K + T copies of the network, trained together by gradient descent.
+    """The paper's method: 1 + K + T copies of the network, trained together by gradient descent.
 
     One copy learns y (Algorithm 1), K learn the top left singular vectors of the Jacobian and T learn random targets
-    (Algorithm 2); its posterior's ``sample_networks`` draws functions by training more. Cost: the partial SVD and (1 + K + T)
-    trainings; memory (1 + K + T)·6·P numbers while training.
+    (Algorithm 2). The posterior's ``sample_networks`` trains more copies to draw functions. Cost: the partial SVD and
+    (1 + K + T) trainings; memory (1 + K + T)·6·P numbers during training.
 
     Args:
         rank: K.
         tail: T, the paper's K′.
-        svd: how the singular vectors are found.
-        trainer: how the copies are trained.
-        covariance: how predictors become a covariance, ours or the paper's.
+        svd: method that finds the singular vectors.
+        trainer: optimiser that trains the copies.
+        covariance: rule that combines predictors into a covariance: :class:`TightCovariance` or :class:`PaperCovariance`.
 
     Example:
         >>> import torch, ntkgp
@@ -51,13 +51,13 @@ class TrainedNetworks(Method):
     trainer: Trainer = field(default_factory=AcceleratedGD)
     covariance: CovarianceEstimate = field(default_factory=TightCovariance)
 
-    dtype = torch.float64  # of the SVD and the bracket; the copies train in the trainer's
+    dtype = torch.float64  # for the SVD and the bracket; the copies train in the trainer's dtype
 
     @out_of_memory("lower rank and tail of TrainedNetworks, or give it svd=ntkgp.linalg.RandomizedSVD()")
     def fit(self, problem: Problem, run: Run | None = None) -> TrainedPosterior:
-        """Find the singular vectors, train all copies, put the posterior together.
+        """Find the singular vectors, train all copies, and build the posterior.
 
-        With a group every rank has all points, and trains its share of the copies.
+        With a group, every rank has all points and trains a share of the copies.
         """
         run = run or Run()
         identity = {} if run.checkpoint is None else problem.identity | {"method": repr(self)}
@@ -67,7 +67,7 @@ class TrainedNetworks(Method):
         return TrainedPosterior(problem, plan, predictors, plan.bracket(), self.svd, self.trainer)
 
     def _plan(self, problem: Problem, stages: Stages) -> tuple[CovariancePlan, list[list[int]]]:
-        """What the copies learn, as rank 0 found it, and how they are shared out; saved, and resumed from there."""
+        """Return rank 0's training targets and the shares of the ranks; load both from the checkpoint if it has them."""
         state, double = stages.load("plan"), torch.float64
         if state is None:
             found = plan_covariance(problem, self.rank, self.tail, self.svd, self.covariance, stages.generator)

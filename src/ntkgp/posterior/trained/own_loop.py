@@ -1,4 +1,4 @@
-"""The pieces a training loop of one's own needs: shifted targets, the anchor penalty, and a posterior from the results."""
+"""Pieces for a training loop of your own: shifted targets, the anchor penalty, and a posterior from the trained networks."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from ntkgp._system.types import MeanFunction
 from ntkgp.linalg.svd.dense import DenseSVD
 from ntkgp.linalg.svd.partial_svd import SVDMethod
 from ntkgp.posterior.trained.covariance import CovarianceEstimate, TightCovariance
-from ntkgp.posterior.trained.method import TrainedPosterior
 from ntkgp.posterior.trained.plan import CovariancePlan, plan_covariance
+from ntkgp.posterior.trained.posterior import TrainedPosterior
 from ntkgp.posterior.trained.training.networks import NetworkPredictors, copies_of
 from ntkgp.posterior.trained.training.task import TrainedWeights
 from ntkgp.problem.build import build_problem
@@ -21,14 +21,14 @@ from ntkgp.problem.source import Source
 
 
 def anchor_penalty(network: nn.Module, anchor: nn.Module, prior_var: float | Mapping[str, float] = 1.0) -> Tensor:
-    """‖θ − θ0‖² between a network in training and the module it started from; times β it is the paper's noise.
+    """‖θ − θ0‖² between a network in training and the module it started from; the paper's loss adds it times β.
 
-    Differentiable in the parameters of `network`; those of `anchor` are constants. Memory: one parameter at a time.
+    Differentiable in the parameters of `network`; the parameters of `anchor` are constants. Memory: one parameter tensor.
 
     Args:
         network: the copy in training.
         anchor: the module it was copied from.
-        prior_var: prior variance of the displacement, as in :func:`fit`: each square is divided by it.
+        prior_var: prior variance of the displacement, as in :func:`fit`; each square is divided by it.
 
     Example:
         >>> import copy, torch
@@ -43,7 +43,9 @@ def anchor_penalty(network: nn.Module, anchor: nn.Module, prior_var: float | Map
     terms = []
     for name, p in network.named_parameters():
         if name not in start or start[name].shape != p.shape:
-            raise ValueError(f"network is not a copy of anchor: parameter {name!r} is missing there or has another shape")
+            raise ValueError(
+                f"network is not a copy of anchor: anchor has no parameter {name!r} of shape {tuple(p.shape)}; pass a copy of anchor"
+            )
         if name in scales:
             terms.append(((p - start[name].detach()) / scales[name]).square().sum())
     return torch.stack(terms).sum()
@@ -51,11 +53,11 @@ def anchor_penalty(network: nn.Module, anchor: nn.Module, prior_var: float | Map
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What each of the 1 + K + T copies of a module is to be trained on, and the way from them to a posterior.
+    """The training targets of the 1 + K + T copies of a module, and a posterior from the trained copies.
 
     Attributes:
-        targets: shifted targets t + f(x; θ0), (S, N) or (S, N, C) as y: first for the mean, then for the head, then the tail.
-        weights: weight of each observation in the squared error, (N,) or (N, C); all 1 when the noise is one number.
+        targets: shifted targets t + f(x; θ0), (S, N) or (S, N, C) as y: first the mean, then the head, then the tail.
+        weights: weight of each observation in the squared error, (N,) or (N, C); all 1 if the noise is one number.
         beta: the paper's β = σ²/N, the factor of :func:`anchor_penalty`.
 
     Example:
@@ -73,7 +75,7 @@ class TrainingPlan:
     covariance_plan: CovariancePlan
 
     def posterior(self, networks: Sequence[nn.Module]) -> TrainedPosterior:
-        """The posterior from the trained copies, one per target and in the order of `targets`.
+        """Build the posterior from the trained copies, one per target, in the order of `targets`.
 
         Memory: S·P numbers for the displacements.
         """
@@ -85,7 +87,9 @@ class TrainingPlan:
         for k, params in enumerate(trained):
             wrong = [name for name, p in network.anchor.items() if name not in params or params[name].shape != p.shape]
             if wrong:
-                raise ValueError(f"network {k} is not a copy of the module: parameter {wrong[0]!r} is missing or reshaped")
+                raise ValueError(
+                    f"network {k} is not a copy of the module: parameter {wrong[0]!r} is missing or has another shape"
+                )
         copies = copies_of(plan.problem, network.dtype)
         deltas = copies.layout.join({
             name: torch.stack([params[name].detach().to(p) - p for params in trained]) / scales[name]
@@ -110,7 +114,7 @@ def plan_training(
     prior_var: float | Mapping[str, float] = 1.0,
     generator: torch.Generator | None = None,
 ) -> TrainingPlan:
-    """The targets for a training loop of one's own; train a copy of the module on each, then ask for the posterior.
+    """Compute the targets for a training loop of your own: train a copy of the module on each, then call ``plan.posterior``.
 
     Each copy minimises ``(weights * (copy(x).view_as(target) − target)²).sum() / N + beta * anchor_penalty(copy, module)``,
     with the same `prior_var` in the penalty as here. Other arguments as in :func:`fit` and :class:`TrainedNetworks`. Cost: the

@@ -1,4 +1,4 @@
-"""What Algorithm 2 trains its networks on."""
+"""The training targets of Algorithm 2."""
 
 from dataclasses import dataclass
 
@@ -17,44 +17,44 @@ from ntkgp.problem.problem import Problem
 
 @dataclass(frozen=True)
 class CovariancePlan:
-    """What Algorithm 2 learns: the K singular vectors, then the T random targets; and what it makes of the predictors."""
+    """The targets of Algorithm 2 (K singular vectors, then T random targets) and the weights that combine the predictors."""
 
     problem: Problem
     svd: PartialSVD
     estimate: CovarianceEstimate
-    z: Float[Tensor, "P Z"]  # what the tail was drawn from: weights, and noise
-    noise: Float[Tensor, "NC T"]
-    tail: Float[Tensor, "NC T"]
+    z: Float[Tensor, "P Z"]  # weights drawn from the prior for the tail
+    noise: Float[Tensor, "NC T"]  # observation noise drawn for the tail
+    tail: Float[Tensor, "NC T"]  # targets of the tail, whitened
 
     @property
     def targets(self) -> Float[Tensor, "NC S"]:
-        """Targets in the units of y: the columns of U, and the tail draws."""
+        """Targets in the units of y: the columns of U, then the targets of the tail."""
         data = self.problem.data
         std = data.noise_std.unsqueeze(1)
         return torch.cat([self.svd.u * (std / data.noise_scale), self.tail * std], dim=1)
 
     def job(self, trainer: Trainer) -> TrainingJob:
-        """The training of all 1 + K + T copies: the first on the residuals (Algorithm 1), the others on `targets`."""
+        """Return the training of all 1 + K + T copies: the first on the residuals (Algorithm 1), the others on `targets`."""
         targets = torch.cat([self.problem.data.residual.unsqueeze(1), self.targets], dim=1)
         return TrainingJob(self.problem, targets, ["mean"] + ["covariance"] * (targets.shape[1] - 1), self.svd, trainer)
 
     def parts(self, values: Float[Tensor, "M S"]) -> CovarianceParts:
-        """The evaluated predictors of `targets`, with their weights."""
+        """Split the evaluated predictors of `targets` into head and tail, and add the weights of the head."""
         head, tail = values.split([self.svd.rank, self.tail.shape[1]], dim=1)
         return CovarianceParts(head, self.problem.data.noise_scale**2 * self.estimate.head_weights(self.svd.s), tail)
 
     def bound_weights(self) -> Float[Tensor, "K"]:
-        """The weights of (J′V)² in the estimate's own upper bound, where the head's predictors are J′V s/(s²+1)."""
+        """Return the weights of (J′V)² in the upper bound of the estimate; the predictors of the head are J′V s/(s²+1)."""
         s = self.svd.s
         return self.estimate.head_weights(s) * (s / (s.square() + 1)).square()
 
     def bracket(self) -> Head:
-        """The certified bracket of this head."""
+        """Compute the certified bracket of this head."""
         v, operators = self.svd.v, self.problem.operators
         return Head.of(operators.normal, v, operators.normal(v), operators.trace)
 
     def extended(self, problem: Problem, svd: SVDMethod, generator: torch.Generator | None = None) -> "CovariancePlan":
-        """The plan for a problem with more data: as many singular vectors, and the same draws with more noise behind them."""
+        """Return the plan for a problem with more data: the same K, and the same draws with noise for the new points."""
         operator, (rows, T) = problem.operators.whitened, self.noise.shape
         found = svd(operator, self.svd.rank, generator)
         noise = torch.cat([self.noise, operator.normal(operator.shape[0] - rows, T, generator)])
@@ -70,7 +70,7 @@ def plan_covariance(
     estimate: CovarianceEstimate,
     generator: torch.Generator | None = None,
 ) -> CovariancePlan:
-    """The partial SVD of the whitened Jacobian and the random targets that go with it."""
+    """Compute the partial SVD of the whitened Jacobian and draw the random targets of the tail."""
     check_rank(rank, *problem.operators.shape)
     check_count(tail, "tail", 0)
     operator = problem.operators.whitened

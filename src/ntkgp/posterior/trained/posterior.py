@@ -37,22 +37,24 @@ from ntkgp.problem.stored import problem_state, restore_head, restore_problem
 from ntkgp.storage.state import State
 
 T = TypeVar("T")
-# By their names in files.
+# Classes by their names in files.
 ESTIMATES = {"tight": TightCovariance, "paper": PaperCovariance}
 SVDS: dict[str, type[SVDMethod]] = {kind.__name__: kind for kind in (DenseSVD, PowerIteration, RandomizedSVD, Lanczos)}
 TRAINERS: dict[str, type[Trainer]] = {kind.__name__: kind for kind in (AcceleratedGD, Adam)}
-ELSEWHERE = "these networks were trained elsewhere, or by a trainer that files cannot hold, so it is not known how to go on"
+NO_TRAINER = (
+    "this posterior has no trainer to continue with: its networks were trained elsewhere, or its trainer could not be saved"
+)
 
 
 @dataclass(frozen=True)
 class TrainedPosterior(Posterior):
-    """A posterior whose mean and variance come from evaluating trained copies of the network."""
+    """A posterior that evaluates trained copies of the network for its mean and variance."""
 
     problem: Problem
     plan: CovariancePlan
     predictors: NetworkPredictors
     bracket: Head
-    svd_method: SVDMethod | None = None  # how it goes on when more data comes; None for networks trained elsewhere
+    svd_method: SVDMethod | None = None  # for updates; None for networks trained elsewhere
     trainer: Trainer | None = None
 
     kind = "trained"
@@ -63,11 +65,11 @@ class TrainedPosterior(Posterior):
         change = self.predictors[:1](answers.checked(x))[:, 0].to(self.plan.svd.s.dtype)
         return answers.shaped(answers.mean_at(x) + change)
 
-    @out_of_memory("ask about fewer points of x at a time")
+    @out_of_memory("pass fewer points of x at a time")
     def predict(self, x: Tensor, *, noise_var: float | Tensor | None = None) -> Prediction:
         """Mean and variance by 1 + K + T forward passes, and K Jacobian products for the bracket.
 
-        Training error and Monte-Carlo error cannot move the variance out of the bracket: it is clipped to it.
+        The variance is clipped to the bracket, so training and Monte-Carlo errors cannot move it outside.
         """
         return predict_chunks(self.problem, x, self._predict, noise_var)
 
@@ -80,13 +82,13 @@ class TrainedPosterior(Posterior):
         variance = torch.clamp(prior - parts.explained_diag(), lower, upper)
         return self.problem.answers.mean_at(x) + mean, variance, lower, upper
 
-    @out_of_memory("ask about fewer points of x at a time")
+    @out_of_memory("pass fewer points of x at a time")
     def covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
-        """The joint covariance: the estimate, less the negative part that training and Monte-Carlo errors may give it."""
+        """The joint covariance estimate, without the negative part that training and Monte-Carlo errors may cause."""
         return self.problem.answers.positive(self.raw_covariance(x))
 
     def raw_covariance(self, x: Tensor) -> Float[Tensor, "MC MC"]:
-        """J′J′ᵀ − P W Pᵀ − P′P′ᵀ/T as it comes, as in the paper's Query-Posterior-Covariance."""
+        """J′J′ᵀ − P W Pᵀ − P′P′ᵀ/T without clipping, as in the paper's Query-Posterior-Covariance."""
         rows = self.problem.operators.at(self.problem.answers.checked(x))
         return rows.gram() - self._evaluate(x)[1].explained()
 
@@ -94,35 +96,36 @@ class TrainedPosterior(Posterior):
         values = self.predictors(x).to(self.plan.svd.s.dtype)
         return values[:, 0], self.plan.parts(values[:, 1:])
 
-    @out_of_memory("draw fewer functions at a time, count")
+    @out_of_memory("draw fewer functions at a time (count)")
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> FunctionSample:
-        """Draws of the linearised network around the trained mean, with the covariance of the Gaussian process itself.
+        """Draws of the linearised network around the trained mean, with the exact posterior covariance.
 
-        So they carry neither the Monte-Carlo error of ``covariance`` nor that of its rank; their variance lies in the bracket
-        of ``predict``. Cost: a dense factorisation once, (N·C)³/3 operations, and then as for :class:`Exact`; memory (N·C)²
-        and (P + N·C)·count numbers.
+        They have neither the Monte-Carlo error of ``covariance`` nor its error from a finite rank; their variance lies in the
+        bracket of ``predict``. Cost: one dense factorisation in the first call, (N·C)³/3 operations, then as for
+        :class:`Exact`; memory (N·C)² and (P + N·C)·count numbers.
         """
-        drawn = self._spread.sample(count, generator=generator)
+        drawn = self._zero_mean.sample(count, generator=generator)
         return replace(drawn, centre=lambda x: self._evaluate(x)[0])
 
-    @out_of_memory("draw fewer networks at a time, count")
+    @out_of_memory("draw fewer networks at a time (count)")
     def sample_networks(
         self, count: int, *, generator: torch.Generator | None = None, progress: bool = False
     ) -> FunctionSample:
-        """`count` functions drawn by training as many networks: sample, then optimise.
+        """`count` functions drawn by training `count` networks: sample, then optimise.
 
-        A function is m + Jz + the change of a copy of the network that was trained to r − Jz − ε, where z ~ N(0, I) are weights
-        drawn from the prior and ε is fresh noise of the observations. While copies stay near their tangent, as the trainer's
-        ``signal`` makes them, that is a draw from the exact posterior, mean included, whatever the rank. With a trainer that
-        learns targets at their own size (``Adam()``, ``AcceleratedGD(signal=1.0)``) it is the Bayesian deep ensemble of He,
-        Lakshminarayanan & Teh (2020), of networks that may learn features: one anchor for all, the whole prior in Jz.
+        A function is m + Jz plus the change of a copy of the network trained on r − Jz − ε, where z ~ N(0, I) are weights
+        drawn from the prior and ε is a new draw of the observation noise. If the copies stay near their tangent (a small
+        ``signal`` of the trainer ensures this), each function is a draw from the exact posterior, mean included, for any rank.
+        With a trainer that does not scale its targets down (``Adam()``, ``AcceleratedGD(signal=1.0)``), the functions are the
+        Bayesian deep ensemble of He, Lakshminarayanan & Teh (2020), whose networks may learn features; all networks share one
+        anchor, and Jz carries the whole prior.
 
-        Cost: `count` trainings with the trainer of the fit, as one batch; memory `count`·6·P numbers, then `count`·2·P: for
-        very many draws, draw some at a time from the same generator.
+        Cost: `count` trainings with the trainer of the fit, as one batch; memory `count`·6·P numbers, then `count`·2·P. For
+        very many draws, call it several times with the same generator.
 
         Args:
-            count: how many.
-            generator: source of the draws; the global one when None.
+            count: number of functions.
+            generator: random numbers for the draws; torch's global generator if None.
             progress: show a progress bar.
 
         Example:
@@ -137,12 +140,12 @@ class TrainedPosterior(Posterior):
             True
         """
         if self.trainer is None:
-            raise ValueError(f"{ELSEWHERE}; call sample, which needs no training, or ntkgp.fit")
+            raise ValueError(f"{NO_TRAINER}; call sample, which needs no training, or ntkgp.fit")
         return draw_networks(self.problem, self.plan.svd, self.trainer, count, generator, progress)
 
     @cached_property
-    def _spread(self) -> ExactPosterior:
-        """The exact posterior of the same points had all residuals been zero."""
+    def _zero_mean(self) -> ExactPosterior:
+        """The exact posterior of the same points with all residuals set to zero."""
         data = replace(self.problem.data, residual=torch.zeros_like(self.problem.data.residual))
         jacobian = self.problem.operators.jacobian
         return Exact(self.problem.network.dtype).fit(self.problem.with_data(data, known_jacobian=jacobian))
@@ -156,15 +159,15 @@ class TrainedPosterior(Posterior):
         generator: torch.Generator | None = None,
         progress: bool = False,
     ) -> "TrainedPosterior":
-        """The posterior with more data: the copies go on training from where they are, to their new shifted targets.
+        """The posterior with more data: the copies continue training on their new shifted targets.
 
-        The singular vectors are found anew. What a copy answers is linear in its target (while it is near its tangent), so each
-        starts from the combination of old copies whose targets come nearest to its own. Rank and tail stay, and the tail's
-        draws are the old ones with noise for the new points. Cost: the partial SVD and (1 + K + T) trainings, which are short
-        where little has changed; memory as in :class:`TrainedNetworks`.
+        The singular vectors are computed again. The answer of a copy is linear in its target while the copy is near its
+        tangent. So each copy starts from the linear combination of old copies that best matches its new target. Rank and tail
+        size stay the same; the tail reuses its old draws, with noise for the new points. Cost: the partial SVD and
+        (1 + K + T) trainings, which are short if little has changed; memory as in :class:`TrainedNetworks`.
         """
         if self.svd_method is None or self.trainer is None:
-            raise ValueError(f"{ELSEWHERE}; call ntkgp.plan_training or ntkgp.fit with all data")
+            raise ValueError(f"{NO_TRAINER}; call ntkgp.plan_training or ntkgp.fit with all data")
         whole, _ = extend_problem(self.problem, x, y, noise_var)
         plan, std = self.plan.extended(whole, self.svd_method, generator), self.problem.data.noise_std.unsqueeze(1)
         job, before = plan.job(self.trainer), self.plan.job(self.trainer).targets / std
@@ -175,14 +178,15 @@ class TrainedPosterior(Posterior):
         return TrainedPosterior(whole, plan, predictors, plan.bracket(), self.svd_method, self.trainer)
 
     def state(self) -> State:
-        """All that the posterior is made of, less the network; the copies as their displacements from it."""
+        """Return all data of the posterior except the network; each copy as its displacement from the network."""
         names = [name for name, kind in ESTIMATES.items() if type(self.plan.estimate) is kind]
         if not names:
             raise ValueError(
-                f"only TightCovariance and PaperCovariance can be saved, got {type(self.plan.estimate).__name__}, which is code"
+                f"only TightCovariance and PaperCovariance can be saved, got {type(self.plan.estimate).__name__}: files store no "
+                "code"
             )
         weights = self.predictors.trained
-        # Of somebody else's classes only the results can be kept: they are code.
+        # A user's own SVD method or trainer is code and is not saved, only its results.
         svd_kind, trainer_kind = _name_of(self.svd_method, SVDS), _name_of(self.trainer, TRAINERS)
         how = ({"svd_method": self.svd_method} if svd_kind else {}) | ({"trainer": self.trainer} if trainer_kind else {})
         double = {"dtype": torch.float64, "device": "cpu"}
@@ -190,13 +194,13 @@ class TrainedPosterior(Posterior):
             estimate=names[0], svd=self.plan.svd, z=self.plan.z, noise=self.plan.noise, tail=self.plan.tail,
             bracket=self.bracket, svd_kind=svd_kind, trainer_kind=trainer_kind, **how, deltas=weights.deltas,
             scale=weights.scale, steps=weights.steps, converged=weights.converged,
-            accuracy=torch.tensor(weights.accuracy, **double),  # not JSON, which knows no NaN
+            accuracy=torch.tensor(weights.accuracy, **double),  # a tensor, because JSON has no NaN
             losses=torch.tensor(weights.losses, **double).reshape(-1, len(weights.scale)), seconds=weights.seconds,
         )  # fmt: skip
 
     @classmethod
     def from_state(cls, state: State, module: nn.Module, prior_mean: MeanFunction | None) -> "TrainedPosterior":
-        """The posterior again; prior_mean is the function, where it was one."""
+        """Rebuild the posterior; pass `prior_mean` again if it was a function."""
         problem, double = restore_problem(state, module, prior_mean), torch.float64
         estimate = state.fact("estimate", str)
         if estimate not in ESTIMATES:

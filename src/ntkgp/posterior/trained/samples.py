@@ -1,4 +1,4 @@
-"""Posterior draws from trained networks: draw from the prior, then let a copy of the network learn what is left."""
+"""Posterior draws from trained networks: draw from the prior, then train a copy of the network on the remaining residual."""
 
 import torch
 
@@ -18,9 +18,9 @@ def draw_networks(
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> FunctionSample:
-    """`count` functions m + Jz + M(r − Jz − ε), each M(·) by a copy of the network trained to that target.
+    """Draw `count` functions m + Jz + M(r − Jz − ε); each M(·) is a copy of the network trained on that target.
 
-    `head` is a partial SVD of the whitened Jacobian, of any rank: it gives the trainer its step and metric.
+    `head` is a partial SVD of the whitened Jacobian, of any rank; the trainer takes its step and metric from it.
     """
     check_count(count, "count", 1)
     operator, data = problem.operators.whitened, problem.data

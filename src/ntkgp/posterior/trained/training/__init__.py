@@ -1,4 +1,4 @@
 """Algorithm 1 on many targets at once.
 
-The task, the trainers (one file each), and the trained copies as predictors.
+The training task, the trainers (one file each), and the trained copies as predictors.
 """

@@ -20,21 +20,21 @@ from ntkgp.posterior.trained.training.trainer import LossRecord, Steps, Trainer,
 class AcceleratedGD(Trainer):
     """Gradient descent with Nesterov momentum, restarts per copy, and step and metric from the SVD: nothing to tune.
 
-    Gradient steps keep θ − θ0 in the row space of J, so the answers at new points converge when the fit does; Adam leaves that
-    space. The loss is steep along the K singular vectors that are known (curvature s² + 1 in units of β) and at most as
-    steep as the last of them elsewhere: dividing the gradient by the known curvature lets every copy take steps for the flat
-    rest, √(λ₁/λ_K) times fewer of them. A copy stops when its certificate ‖∇‖/√(tᵀJΔ) (in units of the noise) is below
-    `tol`: in the linear regime an upper bound on the relative error of the answer in its energy norm.
+    With gradient steps θ − θ0 stays in the row space of J, so the answers at new points converge when the fit does; with Adam
+    it leaves the row space. The loss is steep along the K singular vectors of the head (curvature s² + 1 in units of β), and
+    in the rest at most as steep as along the last of them. Dividing the gradient by the known curvature allows steps as long
+    as the flat rest permits, and so √(λ₁/λ_K) times fewer steps. A copy stops when its certificate ‖∇‖/√(tᵀJΔ) (in units of
+    the noise) is below `tol`. In the linear regime the certificate bounds the relative error of the answer in its energy norm.
 
-    Cost: three network passes over the N points a step and copy; memory 6·S·P numbers and the activations of S·N points.
+    Cost per step and copy: three network passes over the N points; memory 6·S·P numbers and the activations of S·N points.
 
     Args:
-        signal: the size of every target while training (root mean square, relative to the prior standard deviation of the
-            outputs); None takes 1e-4 in float64 and 1e-2 in float32, the smallest that rounding allows.
-        tol: relative accuracy at which a copy has converged.
-        max_steps: stop anyway; a warning says what was reached.
-        metric: whether to divide by the known curvature; False is plain accelerated gradient descent.
-        dtype: dtype to train in.
+        signal: size of every target during training (root mean square, relative to the prior standard deviation of the
+            outputs); None takes 1e-4 in float64 and 1e-2 in float32, the smallest sizes that rounding allows.
+        tol: relative accuracy at which a copy counts as converged.
+        max_steps: largest number of steps; if it is reached, a warning reports the accuracy.
+        metric: whether to divide the gradient by the known curvature; False is plain accelerated gradient descent.
+        dtype: dtype of the training.
 
     Example:
         >>> import torch, ntkgp
@@ -57,11 +57,11 @@ class AcceleratedGD(Trainer):
         check_count(self.max_steps, "max_steps", 1)
 
     def train(self, task: TrainingTask, progress: bool = False, bookmark: Bookmark = NOWHERE) -> TrainedWeights:
-        """Train all copies together, from where the bookmark says, to the end."""
+        """Train all copies together to the end; resume from the bookmark if it has a saved state."""
         return run_to_end(self.steps(task, bookmark), len(task.targets), self.max_steps, progress)
 
     def steps(self, task: TrainingTask, bookmark: Bookmark = NOWHERE) -> Steps:
-        """Train all copies together, a step at a time; copies that have converged leave the batch."""
+        """Train all copies together, one step per iteration; copies that have converged leave the batch."""
         start = time.perf_counter()
         signal = self.signal if self.signal is not None else (1e-4 if self.dtype == torch.float64 else 1e-2)
         size = task.targets.square().mean(dim=(1, 2)).sqrt()
@@ -70,8 +70,8 @@ class AcceleratedGD(Trainer):
         S, final = len(task.targets), task.initial(scale)
         steps, accuracy, record = [0] * S, [math.inf] * S, LossRecord(S)
         active = torch.arange(S, device=final.device)
-        point, ahead = final.clone(), final.clone()  # where the copies are, and where momentum looks
-        # Curvatures in units of 2β. A Ritz value is a lower bound; its residual says how far the true one can be above it.
+        point, ahead = final.clone(), final.clone()  # current weights, and weights extrapolated by momentum
+        # Curvatures in units of 2β. A Ritz value is a lower bound; its residual bounds how far the true value can be above it.
         curvature = (task.metric.s + task.metric.residuals).square() + 1
         steepest = curvature[-1] if self.metric else curvature[0]
         relief = (1 - steepest / curvature) if self.metric else torch.zeros_like(curvature)
@@ -79,10 +79,10 @@ class AcceleratedGD(Trainer):
         momentum, last = torch.ones_like(step), torch.full_like(step, math.inf)
         anchor_loss = task.fit_error(torch.zeros_like(task.targets))
         before, note = 0, dict[str, str | int]()
-        if (kept := bookmark.load()) is not None:
-            before, active, final = int(kept["count"]), kept["active"], kept["final"]
-            steps, accuracy, record.losses = kept["steps"].tolist(), kept["accuracy"].tolist(), kept["losses"].tolist()
-            point, ahead, step, momentum, last = (kept[name] for name in ("point", "ahead", "step", "momentum", "last"))
+        if (saved := bookmark.load()) is not None:
+            before, active, final = int(saved["count"]), saved["active"], saved["final"]
+            steps, accuracy, record.losses = saved["steps"].tolist(), saved["accuracy"].tolist(), saved["losses"].tolist()
+            point, ahead, step, momentum, last = (saved[name] for name in ("point", "ahead", "step", "momentum", "last"))
             staying = torch.zeros(S, dtype=torch.bool, device=final.device).index_fill(0, active, True)
             anchor_loss, task = anchor_loss[staying], task.subset(staying)
         count = before
@@ -102,15 +102,15 @@ class AcceleratedGD(Trainer):
         for count in range(before + 1, self.max_steps + 1):
             loss, gradient, certificate = _evaluate(task, ahead)
             gradient.addmm_((gradient @ task.metric.v) * relief, task.metric.v.T, alpha=-1)
-            # Momentum starts over when the loss rises. A loss above that of θ0 means the step was too long for a network
-            # far from linear (large signals): back to θ0 with half the step.
+            # Momentum restarts when the loss rises. A loss above the loss at θ0 means that the step was too long for a network
+            # far from linear (large signals): go back to θ0 with half the step.
             lost = ~(loss <= 1.01 * anchor_loss) & (anchor_loss > 0)
             restart = (loss > last) | lost
             longer = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
             factor = torch.where(restart, 0.0, (momentum - 1) / longer).unsqueeze(1)
             momentum, last = torch.where(restart, 1.0, longer), torch.where(lost, math.inf, loss)
             step = torch.where(lost, step / 2, step)
-            # In place, three arrays in turn: point ← new, ahead ← new + factor (new − point).
+            # In place, with three buffers: point ← new, ahead ← new + factor (new − point).
             ahead.addcmul_(step.unsqueeze(1), gradient, value=-1)
             if bool(lost.any()):
                 ahead[lost], point[lost] = 0.0, 0.0
@@ -138,7 +138,7 @@ class AcceleratedGD(Trainer):
         if not all(converged):
             warnings.warn(
                 f"{converged.count(False)} of {S} networks stopped after {self.max_steps} steps at a relative accuracy of "
-                f"{max(accuracy):.1e}, not {self.tol:.1e}; raise max_steps, loosen tol, or use a smaller signal",
+                f"{max(accuracy):.1e}, tol is {self.tol:.1e}; raise max_steps or tol, or use a smaller signal",
                 NumericalWarning,
                 stacklevel=4,
             )
@@ -146,7 +146,7 @@ class AcceleratedGD(Trainer):
 
 
 def _evaluate(task: TrainingTask, deltas: Float[Tensor, "S P"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss and gradient of every copy, and the certificate: how far it can be from its optimum, relative to its size."""
+    """Return loss, gradient and certificate of every copy; the certificate bounds its relative distance to the optimum."""
     leaf = deltas.detach().requires_grad_()
     change = task.copies.change(leaf, task.x)
     errors = task.fit_error(change)
@@ -155,8 +155,8 @@ def _evaluate(task: TrainingTask, deltas: Float[Tensor, "S P"]) -> tuple[Tensor,
         loss = errors + task.beta * squares(deltas)
         gradient.add_(deltas, alpha=2 * task.beta)
         energy = (task.weights * task.targets * change).sum(dim=(1, 2)).clamp_min(0)
-        # A target that the network cannot follow (zero, or outside the range of J) has an answer of zero: accuracy is then
-        # relative to the target itself.
+        # If the network cannot fit a target (zero, or outside the range of J), its answer is zero; measure accuracy relative
+        # to the target then.
         floor = 1e-6 * (task.weights * task.targets.square()).sum(dim=(1, 2))
         excess = squares(gradient) * len(task.x) / (4 * task.beta)
         certificate = torch.where(floor > 0, (excess / torch.maximum(energy, floor)).sqrt(), 0.0)

@@ -17,17 +17,17 @@ from ntkgp.posterior.trained.training.trainer import LossRecord, Steps, Trainer,
 
 @dataclass(frozen=True)
 class Adam(Trainer):
-    """Adam as in the paper's experiment: full batch, stopped when a copy's loss has not improved for `patience` epochs.
+    """Adam as in the paper's experiment: full batch; a copy stops when its loss has not improved for `patience` epochs.
 
-    Cost: three network passes over the N points a step and copy; memory 7·S·P numbers and the activations of S·N points.
+    Cost per step and copy: three network passes over the N points; memory 7·S·P numbers and the activations of S·N points.
 
     Args:
         lr: learning rate of the mean predictor.
-        covariance_lr: learning rate of the covariance predictors; None takes half of `lr`, as the paper does.
-        patience: epochs without improvement after which a copy stops; its best weights are kept.
-        signal: the factor ε on the targets while training; the paper's is 1.
-        max_steps: stop anyway.
-        dtype: dtype to train in.
+        covariance_lr: learning rate of the covariance predictors; None takes half of `lr`, as in the paper.
+        patience: epochs without improvement after which a copy stops; its best weights are the result.
+        signal: factor ε on the targets during training; 1 in the paper.
+        max_steps: largest number of steps.
+        dtype: dtype of the training.
 
     Example:
         >>> import torch, ntkgp
@@ -53,30 +53,30 @@ class Adam(Trainer):
         check_count(self.max_steps, "max_steps", 1)
 
     def train(self, task: TrainingTask, progress: bool = False, bookmark: Bookmark = NOWHERE) -> TrainedWeights:
-        """Train all copies together, from where the bookmark says, to the end."""
+        """Train all copies together to the end; resume from the bookmark if it has a saved state."""
         return run_to_end(self.steps(task, bookmark), len(task.targets), self.max_steps, progress)
 
     def steps(self, task: TrainingTask, bookmark: Bookmark = NOWHERE) -> Steps:
-        """Train all copies together, a step at a time, each with its own patience."""
+        """Train all copies together, one step per iteration; patience counts separately per copy."""
         start = time.perf_counter()
         scale = task.targets.new_full((len(task.targets),), self.signal)
         task = task.scaled(scale)
         S, final, record = len(task.targets), task.initial(scale), LossRecord(len(task.targets))
         mean = torch.tensor([role == "mean" for role in task.roles], device=task.x.device)
         rates = {True: self.lr, False: self.lr / 2 if self.covariance_lr is None else self.covariance_lr}
-        # torch's Adam has one rate per parameter group, so the two kinds of copies are two stacks.
+        # torch's Adam has one learning rate per parameter group: one stack for mean copies, one for covariance copies.
         stacks = {kind: final[mean == kind].requires_grad_() for kind in rates}
         optimiser = torch.optim.Adam([{"params": [stacks[kind]], "lr": rate} for kind, rate in rates.items()], fused=True)
         order = torch.argsort(torch.cat([mean.nonzero().flatten(), (~mean).nonzero().flatten()]))
         best, since = task.targets.new_full((S,), math.inf), torch.zeros(S, dtype=torch.long, device=task.x.device)
         steps, before, note = torch.zeros_like(since), 0, dict[str, str | int]()
-        if (kept := bookmark.load()) is not None:
-            before, record.losses = int(kept["count"]), kept["losses"].tolist()
-            final, best, since, steps = (kept[name] for name in ("final", "best", "since", "steps"))
+        if (saved := bookmark.load()) is not None:
+            before, record.losses = int(saved["count"]), saved["losses"].tolist()
+            final, best, since, steps = (saved[name] for name in ("final", "best", "since", "steps"))
             with torch.no_grad():
                 for kind, stack in stacks.items():
-                    stack.copy_(kept[f"{kind}.stack"])
-                    optimiser.state[stack] = {name: kept[f"{kind}.{name}"] for name in ("step", "exp_avg", "exp_avg_sq")}
+                    stack.copy_(saved[f"{kind}.stack"])
+                    optimiser.state[stack] = {name: saved[f"{kind}.{name}"] for name in ("step", "exp_avg", "exp_avg_sq")}
         count = before
 
         def state() -> dict[str, Tensor]:
@@ -115,7 +115,8 @@ class Adam(Trainer):
         stopped = since >= self.patience
         if not bool(stopped.all()):
             warnings.warn(
-                f"{int((~stopped).sum())} of {S} networks stopped after {self.max_steps} steps, improving; raise max_steps",
+                f"{int((~stopped).sum())} of {S} networks stopped after {self.max_steps} steps but were still improving; raise "
+                "max_steps",
                 NumericalWarning,
                 stacklevel=4,
             )

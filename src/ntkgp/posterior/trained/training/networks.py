@@ -24,7 +24,7 @@ class NetworkPredictors(Predictors):
     trained: TrainedWeights
 
     def __call__(self, x: Tensor) -> Float[Tensor, "MC S"]:
-        """M t at the points x, a column per target."""
+        """Return M t at the points x, one column per target."""
         network, deltas = self.copies.network, self.trained.deltas
         widest = max(p.numel() ** 0.5 for p in network.anchor.values())
         rows = rows_per_chunk(8 * len(deltas) * widest)
@@ -34,7 +34,7 @@ class NetworkPredictors(Predictors):
         return torch.cat([change.flatten(1) for change in parts], dim=1).T / self.trained.scale
 
     def __getitem__(self, which: slice) -> "NetworkPredictors":
-        """Some of them."""
+        """Select predictors by a slice."""
         trained = self.trained
         return NetworkPredictors(
             self.copies,
@@ -52,16 +52,16 @@ class TrainingJob:
     problem: Problem
     targets: Float[Tensor, "NC S"]
     roles: list[str]  # "mean" or "covariance", one per target
-    head: PartialSVD  # of the whitened Jacobian, of any rank: it gives the trainer its step and metric
+    head: PartialSVD  # of the whitened Jacobian, of any rank; the trainer takes its step and metric from it
     trainer: Trainer
-    start: Float[Tensor, "S P"] | None = None  # displacements to start from, for the targets as they are
+    start: Float[Tensor, "S P"] | None = None  # displacements to start from, for unscaled targets
 
     def copies(self) -> Copies:
-        """How displacements become networks, in the dtype of the trainer."""
+        """Return the copies of the network, in the dtype of the trainer."""
         return copies_of(self.problem, self.trainer.dtype)
 
     def task(self) -> TrainingTask:
-        """What the trainer trains."""
+        """Build the task for the trainer."""
         copies, data, dtype = self.copies(), self.problem.data, self.trainer.dtype
         return TrainingTask(
             copies=copies,
@@ -76,18 +76,18 @@ class TrainingJob:
         )
 
     def part(self, start: int, stop: int) -> "TrainingJob":
-        """The same for some of the targets."""
+        """Return the job for the targets from `start` to `stop`."""
         return replace(self, targets=self.targets[:, start:stop], roles=self.roles[start:stop])
 
     def train(self, progress: bool = False, bookmark: Bookmark = NOWHERE) -> NetworkPredictors:
         """Train all copies to the end."""
         task = self.task()
-        # Trainers of other people need not know bookmarks.
+        # A user's own trainer need not accept a bookmark.
         extra = () if bookmark is NOWHERE else (bookmark,)
         return NetworkPredictors(task.copies, self.trainer.train(task, progress, *extra))
 
 
 def copies_of(problem: Problem, dtype: torch.dtype) -> Copies:
-    """How displacements become networks, in some dtype."""
+    """Return the copies of the network, in the given dtype."""
     tangent = problem.operators.tangent
     return Copies(problem.network.to(dtype), tangent.layout, tangent.scales)

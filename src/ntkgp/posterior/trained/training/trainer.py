@@ -1,4 +1,4 @@
-"""Algorithm 1 on many targets at once: how the stacked copies of a :class:`TrainingTask` are trained by gradient descent."""
+"""The interface of trainers: Algorithm 1 on the stacked copies of a :class:`TrainingTask`, by gradient descent."""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,32 +16,32 @@ from ntkgp.posterior.trained.training.task import TrainedWeights, TrainingTask
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """Where training stands after a step."""
+    """The state of a training after one step."""
 
     count: int
-    note: Mapping[str, str | int]  # what a progress bar shows beside the count
-    weights: Callable[[], TrainedWeights]  # a copy of the weights as they are now; to be called before the next step
+    note: Mapping[str, str | int]  # shown by the progress bar next to the count
+    weights: Callable[[], TrainedWeights]  # returns a copy of the current weights; call it before the next step
 
 
-Steps = Generator[TrainingStep, None, TrainedWeights]  # a training that goes on when asked to, and ends with its result
+Steps = Generator[TrainingStep, None, TrainedWeights]  # yields after every step and returns the result
 
 
 class Trainer(ABC):
-    """A way to minimise the loss of every copy; an object that carries its own options."""
+    """An optimiser with its options that minimises the loss of every copy."""
 
     dtype: torch.dtype
 
     @abstractmethod
     def steps(self, task: TrainingTask, bookmark: Bookmark = NOWHERE) -> Steps:
-        """Train all copies together, a step each time the generator is asked: stop, look and go on as you like."""
+        """Train all copies together and yield after every step; the caller may pause or stop between steps."""
 
     @abstractmethod
     def train(self, task: TrainingTask, progress: bool = False, bookmark: Bookmark = NOWHERE) -> TrainedWeights:
-        """Train all copies together, from where the bookmark says, to the end."""
+        """Train all copies together to the end; resume from the bookmark if it has a saved state."""
 
 
 def run_to_end(steps: Steps, copies: int, most: int, progress: bool) -> TrainedWeights:
-    """All steps of a training, under a progress bar."""
+    """Run all steps of a training with a progress bar."""
     with progress_bar(progress, total=most, desc=f"training {copies} networks", leave=False, mininterval=0.5) as bar:
         while True:
             try:
@@ -54,12 +54,13 @@ def run_to_end(steps: Steps, copies: int, most: int, progress: bool) -> TrainedW
 
 @dataclass
 class LossRecord:
-    """Losses of all copies at every 10th step; copies that have left keep their last one."""
+    """Losses of all copies at every 10th step; a copy that has stopped repeats its last loss."""
 
     copies: int
     losses: list[list[float]] = field(default_factory=list)
 
     def add(self, count: int, active: Tensor, loss: Tensor) -> None:
+        """Record the losses of the active copies at every 10th step."""
         if count % 10 == 1:
             row = list(self.losses[-1]) if self.losses else [math.nan] * self.copies
             for k, value in zip(active.tolist(), loss.tolist(), strict=True):
@@ -67,12 +68,12 @@ class LossRecord:
             self.losses.append(row)
 
     def tensor(self) -> Float[Tensor, "L S"]:
-        """For a bookmark."""
+        """Return the losses as a tensor for a bookmark."""
         return torch.tensor(self.losses, dtype=torch.float64).reshape(-1, self.copies)
 
 
 def joined(parts: list[TrainedWeights]) -> TrainedWeights:
-    """Copies that were trained apart, as if together; those that stopped earlier keep their last loss."""
+    """Join copies that were trained separately; a part that stopped earlier repeats its last losses."""
     rows = max(len(part.losses) for part in parts)
     losses = [part.losses + [part.losses[-1]] * (rows - len(part.losses)) if part.losses else [] for part in parts]
     return TrainedWeights(

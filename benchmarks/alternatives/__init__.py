@@ -1,1 +1,0 @@
-"""Every alternative the paper names, over the same network, training budget and tuning budget, on the same data."""

@@ -1,1 +1,0 @@
-"""Contextual bandits: problems, this library's bandit, baselines and the runs."""

@@ -1,0 +1,1 @@
+"""The performance page: one module per section, named after its benchmark."""

@@ -1,0 +1,1 @@
+"""Every alternative the paper names, beside this library."""

@@ -1,0 +1,7 @@
+"""The command; ``benchmarks/studies/alternatives/study.py`` says what it does."""
+
+from benchmarks.studies.alternatives.study import STUDY
+from benchmarks.studies.runner import main
+
+if __name__ == "__main__":
+    raise SystemExit(main(STUDY))

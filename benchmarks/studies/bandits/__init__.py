@@ -1,0 +1,1 @@
+"""Contextual bandits: the wheel and a generated problem."""

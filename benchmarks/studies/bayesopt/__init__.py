@@ -1,0 +1,1 @@
+"""Bayesian optimisation with this library's model and with BoTorch's own."""

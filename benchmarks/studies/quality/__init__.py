@@ -1,0 +1,1 @@
+"""Predictive quality on UCI regression sets."""
