@@ -1,4 +1,4 @@
-"""The door to contextual bandits: choose an arm, observe its reward, know a little more."""
+"""Public names for contextual bandits: choose an arm, observe its reward, update the posterior."""
 
 from ntkgp.apps.bandits import UCB, Bandit, Thompson
 

@@ -1,4 +1,4 @@
-"""The door to BoTorch. Comes with the extra ``ntkgp[botorch]``."""
+"""Public names for BoTorch. Needs the extra ``ntkgp[botorch]``."""
 
 from ntkgp.apps.botorch.model import NTKGPModel
 from ntkgp.networks.unit_cube import default_network

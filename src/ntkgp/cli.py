@@ -1,4 +1,4 @@
-"""The command line: the paper's figure, and tables from files. Comes with the extra ``ntkgp[cli]``."""
+"""The command line: models of tables, the paper's figure, the explorer. Needs the extra ``ntkgp[cli]``."""
 
 import importlib.util
 from enum import Enum
@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 
 class TrainerName(str, Enum):
-    """The trainers by name."""
+    """Names of the trainers on the command line."""
 
     accelerated = "accelerated"
     adam = "adam"
@@ -43,20 +43,20 @@ app.command(no_args_is_help=True)(evaluate_command.evaluate)
 def figure1(
     out: Annotated[Path, typer.Option(help="Folder for figure1.png and figure1.json.")] = Path("figure1"),
     problem: Annotated[str, typer.Option(help=f"Toy problem: {', '.join(toys.TOYS)}.")] = "paper",
-    trainer: Annotated[TrainerName, typer.Option(help="How the networks are trained.")] = TrainerName.accelerated,
+    trainer: Annotated[TrainerName, typer.Option(help="Algorithm that trains the networks.")] = TrainerName.accelerated,
     signal: Annotated[
-        float | None, typer.Option(help="Scale of the targets while training; with adam the paper's is 1.")
+        float | None, typer.Option(help="Scale of the targets during training; the paper uses 1 with adam.")
     ] = None,
-    max_steps: Annotated[int | None, typer.Option(help="Stop training after this many steps.")] = None,
-    rank: Annotated[int, typer.Option(help="Eigenvectors kept, K.")] = 5,
-    tail: Annotated[int, typer.Option(help="Tail predictors T of our gradient-descent panel.")] = 20,
+    max_steps: Annotated[int | None, typer.Option(help="Stop training after this number of steps.")] = None,
+    rank: Annotated[int, typer.Option(help="Number K of eigenvectors.")] = 5,
+    tail: Annotated[int, typer.Option(help="Number T of tail predictors in our gradient-descent panel.")] = 20,
     width: Annotated[int, typer.Option(help="Width of the hidden layers.")] = 512,
     seed: Annotated[int, typer.Option(help="Seed of the data and the network.", min=0, max=2**63 - 1)] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no table.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print no progress bar and no table.")] = False,
 ) -> None:
-    """Reproduce Figure 1 of the paper, with two panels of ours.
+    """Reproduce Figure 1 of the paper and add two panels with our method.
 
-    Examples: [bold]ntkgp figure1 --out figure1[/bold] (seconds), and the paper's own training (minutes):
+    Examples: [bold]ntkgp figure1 --out figure1[/bold] (takes seconds); with the paper's own training (takes minutes):
     [bold]ntkgp figure1 --trainer adam --signal 1 --tail 0[/bold].
     """
     options = {key: value for key, value in {"signal": signal, "max_steps": max_steps}.items() if value is not None}
@@ -80,16 +80,16 @@ def figure1(
 
 @app.command()
 def explore(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes any free one.")] = 5006,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 chooses a free port.")] = 5006,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
-    """Put points down and watch the posterior move, in the browser.
+    """Add points in a browser page and watch the posterior change.
 
-    The page is served on this machine alone (127.0.0.1). Example: [bold]ntkgp explore --port 0 --no-browser[/bold].
+    Only this machine can open the page (127.0.0.1). Example: [bold]ntkgp explore --port 0 --no-browser[/bold].
     """
     if importlib.util.find_spec("bokeh") is None:
-        raise typer.BadParameter("the explorer needs Bokeh, which is not installed: pip install 'ntkgp[app]'")
-    server = importlib.import_module("ntkgp.apps.explorer.page.server")  # late: an extra of its own
+        raise typer.BadParameter("the explorer needs Bokeh, which is not installed: run pip install 'ntkgp[app]'")
+    server = importlib.import_module("ntkgp.apps.explorer.page.server")  # imported here because it needs the extra ntkgp[app]
     try:
         server.serve(port, browser)
     except ValueError as error:

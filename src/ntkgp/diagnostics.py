@@ -1,4 +1,4 @@
-"""The door to diagnostics: held-out scores, calibration, and whether a trained network is still described by its tangent."""
+"""Public names for diagnostics: held-out scores, calibration, and how far a trained network has left its tangent."""
 
 from ntkgp.apps.diagnostics.evaluation import Evaluation, evaluate
 from ntkgp.apps.diagnostics.kernel_regime import KernelRegime, kernel_regime

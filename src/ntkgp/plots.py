@@ -1,4 +1,4 @@
-"""The door to pictures. Each function draws into an Axes and returns it; needs the extra ``ntkgp[cli]``."""
+"""Public names for plots. Each function draws into an Axes and returns it; needs the extra ``ntkgp[cli]``."""
 
 from ntkgp.apps.plots.calibration import calibration, pit, predicted, residuals
 from ntkgp.apps.plots.functions import posterior_1d, uncertainty_map

@@ -1,4 +1,4 @@
-"""The scikit-learn estimator. Comes with the extra ``ntkgp[sklearn]``."""
+"""The scikit-learn estimator. Needs the extra ``ntkgp[sklearn]``."""
 
 import warnings
 from typing import Any
@@ -23,37 +23,38 @@ Array = NDArray[np.float64]
 
 
 class NTKGPRegressor(RegressorMixin, BaseEstimator):
-    """Gaussian-process regression with the tangent kernel of a network, hyper-parameters by marginal likelihood.
+    """Gaussian-process regression with the tangent kernel of a network; the marginal likelihood tunes the hyper-parameters.
 
-    NumPy in and out, float64 inside, several targets at once. Cost: that of :func:`ntkgp.tune_table` (:func:`ntkgp.tune` with a
-    module) and of :func:`ntkgp.fit`. A fitted estimator can be pickled (the module must allow it) and answers the same bits.
+    Takes and returns NumPy arrays, computes in float64, and handles several targets at once. Cost: :func:`ntkgp.tune_table`
+    (:func:`ntkgp.tune` with a module) plus :func:`ntkgp.fit`. A fitted estimator can be pickled if its module can; after
+    unpickling it returns bit-identical predictions.
 
     Args:
         module: None for the networks of :func:`ntkgp.tune_table`; an ``nn.Module``; or a function (n_features, n_outputs,
-            generator) → ``nn.Module``. The tangent is taken of a copy.
-        noise_var: ``"tuned"``, or the known variance of the observation noise in the units of y; per point through ``fit``.
-        method: as for :func:`ntkgp.fit`; None lets the number of points decide.
-        standardize: bring every column of X and y to mean 0 and standard deviation 1 first (a constant one to mean 0).
-        width: of the hidden layers of the networks of ``module=None``, 4·width that of the local one; unused with a module.
-            None for 512, or less where there are very many rows.
-        steps: evaluations of the marginal likelihood, as for :func:`ntkgp.tune`.
+            generator) → ``nn.Module``. The estimator works on a copy.
+        noise_var: ``"tuned"``, or the known variance of the noise in squared units of y; pass one per point to ``fit``.
+        method: as for :func:`ntkgp.fit`; None chooses it from the number of points.
+        standardize: scale every column of X and y to mean 0 and standard deviation 1 first (a constant column to mean 0).
+        width: width of the hidden layers when ``module=None`` (the local network has 4·width); ignored with a module.
+            None means 512, or less for very many rows.
+        steps: number of evaluations of the marginal likelihood, as for :func:`ntkgp.tune`.
         starts: as for :func:`ntkgp.tune`.
-        points: hyper-parameters are tuned on a random subset beyond so many points times targets.
-        device: where to compute.
-        random_state: seed of weights, subsets and draws: the same one gives the same numbers, and a whole number the same model
+        points: with more points times targets than this, a random subset of this size tunes the hyper-parameters.
+        device: torch device for the computation.
+        random_state: seed of weights, subsets and draws. The same seed gives the same numbers; an integer gives the same model
             as ``ntkgp fit --seed``.
         verbose: show progress bars.
 
     Attributes:
-        model_: the :class:`~ntkgp.apps.tables.model.TableModel` behind all of the following.
-        posterior_: of the standardised targets given standardised inputs.
-        tuned_: what :func:`ntkgp.tune` found, in the same units.
-        noise_var_: noise variance in the units of y, one per target; None where it was given per point.
-        log_marginal_likelihood_: log p(y), y in its own units, of the `tuned_.points` points it was tuned on.
+        model_: the :class:`~ntkgp.apps.tables.model.TableModel` that provides all attributes below.
+        posterior_: the posterior of the standardised targets given standardised inputs.
+        tuned_: the result of :func:`ntkgp.tune`, in standardised units.
+        noise_var_: noise variance in squared units of y, one per target; None if ``fit`` received one per point.
+        log_marginal_likelihood_: log p(y) in the units of y, for the `tuned_.points` points used for tuning.
         inputs_: center and scale of the columns of X.
         targets_: center and scale of y.
         n_features_in_: number of columns of X.
-        feature_names_in_: their names, where X had them.
+        feature_names_in_: names of the columns of X, if X had names.
 
     Example:
         >>> import numpy as np
@@ -83,7 +84,7 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         device: Any = "cpu",
         random_state: Any = None,
         verbose: Any = False,
-    ):  # of any type: scikit-learn wants parameters stored as they come, and checked by fit
+    ):  # Any: scikit-learn requires that __init__ stores parameters unchanged and that fit checks them
         self.module = module
         self.noise_var = noise_var
         self.method = method
@@ -102,13 +103,13 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         Args:
             X: (N, D).
             y: (N,) or (N, C).
-            noise_var: known noise variance of each observation in the units of y, (N,) or (N, C), in place of the parameter.
+            noise_var: known noise variance per observation in squared units of y, (N,) or (N, C); overrides the parameter.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         x, t = torch.tensor(X), torch.tensor(y, dtype=torch.float64)
         if not bool((t != t[:1]).any()):
             warnings.warn(
-                f"y is {'a single point' if len(t) == 1 else 'constant'}, which says nothing of noise; expect a std near 0",
+                f"y is {'a single point' if len(t) == 1 else 'constant'}, so its noise cannot be estimated; expect a std near 0",
                 NumericalWarning, stacklevel=2,
             )  # fmt: skip
         options = TableOptions(
@@ -126,13 +127,13 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
 
     @property
     def tuned_(self) -> Tuned:
-        """What tuning found, in the same units."""
+        """The result of tuning, in standardised units."""
         assert self.model_.tuned is not None
         return self.model_.tuned
 
     @property
     def noise_var_(self) -> Any:
-        """Noise variance in the units of y, one per target; None where it was given per point."""
+        """Noise variance in squared units of y, one per target; None if ``fit`` received one per point."""
         variances = self.model_.noise_var
         if variances is None:
             return None
@@ -140,7 +141,7 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
 
     @property
     def log_marginal_likelihood_(self) -> float:
-        """Log p(y), y in its own units, of the points it was tuned on."""
+        """Log p(y) in the units of y, for the points used for tuning."""
         return self.model_.fitted["log_marginal_likelihood"]
 
     @property
@@ -162,19 +163,19 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         include_noise: bool = True,
         noise_var: Any = None,
     ) -> Any:
-        """The mean at X, (M,) or (M, C), and if asked how sure it is.
+        """The mean at X, (M,) or (M, C), and on request its standard deviations or covariance.
 
         Args:
             X: (M, D).
-            return_std: also the standard deviations, in the shape of the mean.
-            return_cov: also the covariance over the points, (M, M), or (M, M, C) with one matrix for each target.
-            include_noise: whether that is the uncertainty of a new observation, as in scikit-learn with a ``WhiteKernel``;
-                False for the epistemic part alone, which data would remove.
-            noise_var: noise variance of the new observations in the units of y, (M,) or (M, C); needed where ``fit`` had one
-                for each point.
+            return_std: also return the standard deviations, in the shape of the mean.
+            return_cov: also return the covariance between the points, (M, M), or (M, M, C) with one matrix per target.
+            include_noise: True for the uncertainty of a new observation, as in scikit-learn with a ``WhiteKernel``; False for
+                the epistemic part only, which more data would remove.
+            noise_var: noise variance of the new observations in squared units of y, (M,) or (M, C); required if ``fit``
+                received one per point.
         """
         if return_std and return_cov:
-            raise RuntimeError("return_std and return_cov exclude each other; the diagonal of the covariance is the variance")
+            raise RuntimeError("return_std and return_cov exclude each other; pass return_cov only, its diagonal is the variance")
         x = self._points(X)
         noise = self._noise_at(len(x), noise_var) if (return_std or return_cov) and include_noise else None
         if return_cov:
@@ -194,13 +195,14 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         include_noise: bool = True,
         noise_var: Any = None,
     ) -> Array:
-        """Draws from the posterior at X, (M, n_samples) or (M, C, n_samples).
+        """Draw functions from the posterior and evaluate them at X: (M, n_samples) or (M, C, n_samples).
 
         Args:
             X: (M, D).
-            n_samples: how many functions; each is one function at all points.
+            n_samples: number of functions; each function is evaluated at all points.
             random_state: seed of the draws.
-            include_noise: observations of the functions, as in scikit-learn with a ``WhiteKernel``, or their values.
+            include_noise: True for noisy observations of the functions, as in scikit-learn with a ``WhiteKernel``; False for
+                their values.
             noise_var: as for :meth:`predict`.
         """
         x = self._points(X)
@@ -217,20 +219,16 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         tags.target_tags.single_output = tags.target_tags.multi_output = True
         return tags
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        return {**state, "model_": self.model_.packed()} if "model_" in state else state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({**state, "model_": state["model_"].unpacked()} if "model_" in state else state)
-
     def _known_noise(self, per_point: Any, y: Tensor) -> NoiseGiven:
-        """What is known of the noise, in the units of y."""
+        """The noise that the user gave, in squared units of y."""
         outputs = y.shape[1] if y.ndim == 2 else 1
         if per_point is not None:
             given = torch.as_tensor(np.asarray(per_point, dtype=np.float64))
             if given.ndim == 0:
-                raise ValueError("noise_var of fit is one per observation; for a single number, NTKGPRegressor(noise_var=...)")
+                raise ValueError(
+                    "noise_var of fit must be one per observation, got a single number; pass that as "
+                    "NTKGPRegressor(noise_var=...)"
+                )
             return NoiseGiven(known=check_noise(given, (len(y), outputs)))
         if isinstance(self.noise_var, str):
             if self.noise_var != "tuned":
@@ -243,16 +241,18 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         return torch.tensor(validate_data(self, X, dtype=np.float64, reset=False))
 
     def _noise_at(self, count: int, noise_var: Any) -> Tensor:
-        """The noise of new observations, (M, C)."""
+        """The noise variance of new observations, (M, C)."""
         outputs = max(1, self.targets_.scale.numel())
         if noise_var is not None:
             return check_noise(torch.as_tensor(np.asarray(noise_var, dtype=np.float64)), (count, outputs))
         if self.model_.noise_var is None:
-            raise ValueError("fit was told the noise of each observation; pass noise_var for these too, or include_noise=False")
+            raise ValueError(
+                "fit received one noise variance per observation; pass noise_var for these points too, or include_noise=False"
+            )
         return self.model_.noise_var.expand(count, outputs)
 
     def _covariance(self, x: Tensor, noise: Tensor | None) -> Array:
-        """One matrix over the points for each target."""
+        """One covariance matrix between the points per target."""
         blocks = self.model_.covariance(x)  # (M, M, C)
         if noise is not None:
             rows = torch.arange(len(x))
@@ -261,8 +261,8 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
 
 
 def _seed(random_state: Any) -> int:
-    """A whole number as it is, so that it gives the same model everywhere; anything else draws one."""
+    """Use an integer unchanged, so that it gives the same model as the command line; draw a seed from anything else."""
     if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
-        check_random_state(random_state)  # in its range, or an error
+        check_random_state(random_state)  # raises an error if it is out of range
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))

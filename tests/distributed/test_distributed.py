@@ -112,7 +112,7 @@ def functions_and_files(rank: int, size: int, memory: int | None, path: str):
         posterior.save(path)
         again = ntkgp.load(path, case.module())
         assert torch.equal(again.predict(case.query).variance, before)
-        with pytest.raises(ValueError, match="files leave out"):
+        with pytest.raises(ValueError, match="not saved in files"):
             again.sample(1)
     return drawn, own, before
 
@@ -235,7 +235,7 @@ def failing(rank: int, size: int, how: str):
         ("late error", "nothing left", "rank 1 stopped: OutOfMemoryError: nothing left"),
         ("another network", "module differs between ranks", "module differs between ranks"),
         ("another rank", "method differs between ranks", "method differs between ranks"),
-        ("another shape", "x and y must be of one kind", "x and y must be of one kind"),
+        ("another shape", "x and y must have the same shapes", "x and y must have the same shapes"),
         ("killed", None, "another rank was lost"),
         ("hangs", "", "another rank did not answer within 5 s"),
     ],
@@ -281,8 +281,8 @@ def refused(rank: int):
 def test_what_a_group_cannot_do_is_said():
     expected = [
         "side must be None, 'weights' or 'matrix' with a group",
-        "at most 8,000, got 12,000",
-        "nothing to go on from",
+        "at most 8,000 rows, got 12,000",
+        "Exact() cannot resume",
         "no rank has any points",
         "group must be a process group",
     ]

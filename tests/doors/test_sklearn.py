@@ -183,7 +183,7 @@ def test_noise_known_for_each_observation():
     total = model.predict(X, return_std=True, noise_var=noise)[1]
     np.testing.assert_allclose(total**2, epistemic**2 + noise, rtol=1e-9)
     assert model.noise_var_ is None
-    with pytest.raises(ValueError, match="pass noise_var for these too, or include_noise=False"):
+    with pytest.raises(ValueError, match="pass noise_var for these points too, or include_noise=False"):
         model.predict(X, return_std=True)
 
 

@@ -29,7 +29,7 @@ def test_jitter_warns_with_the_amount_added():
     with pytest.warns(ntkgp.NumericalWarning) as caught:
         factor = cholesky(matrix)
     message = str(caught[0].message)
-    amount = re.search(r"beside this noise: (\S+) times the noise variance", message)
+    amount = re.search(r"at this noise_var: (\S+) times the noise variance", message)
     assert amount is not None
     added = (factor @ factor.T - matrix).diagonal().mean()
     assert float(amount.group(1)) == pytest.approx(float(added), rel=0.2)

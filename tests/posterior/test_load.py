@@ -92,7 +92,7 @@ def test_batches_are_left_out(path: Path):
     loaded = round_trip(posterior, case, path, draws=0)
     with safe_open(path, framework="pt") as file:
         assert file.get_tensor("x").shape == (2, 2)
-    with pytest.raises(ValueError, match="given as batches, which files leave out; fit again"):
+    with pytest.raises(ValueError, match=r"given as batches .* not saved in files; fit again"):
         loaded.sample(1)
 
 
@@ -146,7 +146,7 @@ def test_prior_means(path: Path):
     for none in (None, ntkgp.network_mean):
         with pytest.raises(ValueError, match="pass it again as prior_mean="):
             ntkgp.load(path, case.module(), prior_mean=none)
-    with pytest.raises(ValueError, match="prior_mean is not the function of the fit"):
+    with pytest.raises(ValueError, match="prior_mean is not the function passed to fit"):
         ntkgp.load(path, case.module(), prior_mean=lambda x: 1.001 * x.square().sum(dim=1))
     for name, word in {"paper mlp": "zero", "network as prior mean": "network"}.items():
         fitted(by_name(name)).save(path)

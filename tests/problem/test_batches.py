@@ -59,5 +59,5 @@ def test_batches_that_cannot_be_used():
             self.passes += 1
             return iter(pairs if self.passes <= 3 else pairs[:1])
 
-    with pytest.raises(ValueError, match="batches must stay the same"):
+    with pytest.raises(ValueError, match="every pass must give the same batches"):
         ntkgp.fit(case.module(), Shrinking(), noise_var=0.1, method=ntkgp.LowRank(rank=2))

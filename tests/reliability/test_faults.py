@@ -106,10 +106,10 @@ def test_stopped_by_hand_at_random_moments(method: str, tmp_path: Path):
 
 
 def test_what_a_killed_write_leaves_is_swept_up(tmp_path: Path):
-    left = tmp_path / f".0123{storage_replace.PART}"
+    left = tmp_path / f".0123{storage_replace.TEMPORARY_SUFFIX}"
     left.mkdir()
     (left / ".tmpAbCdEf").write_text("safetensors was here")
-    file = tmp_path / f".4567{storage_replace.PART}"
+    file = tmp_path / f".4567{storage_replace.TEMPORARY_SUFFIX}"
     file.touch()
     fitted("rank", tmp_path)
     assert not left.exists()
@@ -132,7 +132,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_is_full(method: str, disk: Path):
     whole, folder, ballast = values(fitted(method, None)), disk / "state", disk / "ballast"
     ballast.write_bytes(bytes(370_000))
-    with pytest.warns(ntkgp.storage.CheckpointWarning, match=rf"No space left on device.*the fit goes on, and {folder} holds"):
+    with pytest.warns(ntkgp.storage.CheckpointWarning, match=rf"No space left on device.*the fit continues, and {folder} still holds"):
         assert torch.equal(values(fitted(method, folder)), whole)
     check_whole(folder)
     ballast.unlink()
@@ -141,7 +141,7 @@ def test_a_disk_that_is_full(method: str, disk: Path):
 
 def test_a_disk_that_is_full_from_the_start(disk: Path):
     (disk / "ballast").write_bytes(bytes(400 * 1024))
-    with pytest.raises(OSError, match=r"cannot keep a checkpoint in .*state: .*; give another folder") as error:
+    with pytest.raises(OSError, match=r"cannot write checkpoints to .*state: .*; pass another folder") as error:
         fitted("rank", disk / "state")
     assert error.value.errno == errno.ENOSPC
 
@@ -207,9 +207,9 @@ def test_a_folder_that_becomes_unwritable(method: str, user: Path, monkeypatch: 
 
 def test_an_unwritable_folder_is_an_error_at_once(user: Path):
     user.chmod(0o500)
-    with pytest.raises(OSError, match=r"cannot keep a checkpoint in .*Permission denied.*give another folder"):
+    with pytest.raises(OSError, match=r"cannot write checkpoints to .*Permission denied.*pass another folder"):
         fitted("rank", user)
-    with pytest.raises(OSError, match=r"cannot keep a checkpoint in .*Permission denied.*give another folder"):
+    with pytest.raises(OSError, match=r"cannot write checkpoints to .*Permission denied.*pass another folder"):
         fitted("rank", user / "inside")
 
 

@@ -108,7 +108,7 @@ def test_a_full_disk_is_a_warning_and_leaves_the_state_before(tmp_path: Path, mo
         keep(*arguments, **options)
 
     monkeypatch.setattr(storage_file, "save_file", full)
-    with pytest.warns(ntkgp.storage.CheckpointWarning, match=r"No space left on device.*holds the one before"):
+    with pytest.warns(ntkgp.storage.CheckpointWarning, match=r"No space left on device.*still holds the previous one"):
         assert torch.equal(values(fitted("rank", tmp_path)), whole)
     assert not list(tmp_path.glob(".*"))
     assert torch.equal(values(fitted("rank", tmp_path)), whole)
@@ -132,7 +132,7 @@ def test_stopped_by_hand_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytes
 
 def test_an_unwritable_folder_is_an_error_at_once(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match=r"cannot keep a checkpoint in .*give another folder"):
+    with pytest.raises(OSError, match=r"cannot write checkpoints to .*pass another folder"):
         fitted("rank", tmp_path / "file" / "folder")
 
 

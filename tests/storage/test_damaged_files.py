@@ -71,14 +71,14 @@ def test_files_of_others(small: tuple[nn.Module, bytes], path: Path):
     net, _ = small
     for metadata in (None, {"format": "pt"}):
         save_file({"a": torch.zeros(2)}, path, metadata=metadata)
-        with pytest.raises(ValueError, match=rf"{path.name} has no header of ntkgp: .* not written by posterior.save"):
+        with pytest.raises(ValueError, match=rf"{path.name} has no ntkgp header: .* not written by posterior.save"):
             ntkgp.load(path, net)
     for text in ("[]", "3", "{"):
         save_file({"a": torch.zeros(2)}, path, metadata={"ntkgp": text})
         with pytest.raises(ValueError, match=rf"{path.name} is damaged: its header is not"):
             ntkgp.load(path, net)
     torch.save({"a": torch.zeros(2)}, path)
-    with pytest.raises(ValueError, match=rf"{path.name} is damaged, or no safetensors file"):
+    with pytest.raises(ValueError, match=rf"{path.name} is damaged, or not a safetensors file"):
         ntkgp.load(path, net)
     for missing in (path.with_name("nothing"), path.parent):
         with pytest.raises(FileNotFoundError, match="there is no file"):

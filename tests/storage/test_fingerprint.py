@@ -34,11 +34,11 @@ OTHERS: dict[str, tuple[str, Callable[[nn.Sequential], nn.Module], str]] = {
     "a weight": ("batch norm in eval mode", lambda m: changed(m, "3.weight"), "'3.weight' of the module has other values"),
     "a buffer": ("batch norm in eval mode", lambda m: changed(m, "1.running_mean"), "'1.running_mean' .* other values"),
     "a count": ("batch norm in eval mode", lambda m: changed(m, "1.num_batches_tracked"), "'1.num_batches_tracked'"),
-    "wider": ("standard parametrisation", lambda m: modules.standard(2).double(), "'4.weight' .* has shape .* fitted one"),
+    "wider": ("standard parametrisation", lambda m: modules.standard(2).double(), "'4.weight' .* has shape .* in the fitted module"),
     "less deep": ("standard parametrisation", lambda m: nn.Sequential(*list(m)[:3]), "has no '4.weight'"),
-    "deeper": ("standard parametrisation", lambda m: nn.Sequential(*m, linear(1)), "has '5.weight', which the fitted"),
+    "deeper": ("standard parametrisation", lambda m: nn.Sequential(*m, linear(1)), "has '5.weight', but the fitted module does not"),
     "another dtype": ("standard parametrisation", lambda m: m.float(), "'0.weight' .*float32, .*use module.to.torch.float64"),
-    "wider dtype": ("float32", lambda m: m.double(), "float64, that of the fitted one was torch.float32"),
+    "wider dtype": ("float32", lambda m: m.double(), "float64, but was torch.float32 in the fitted module"),
     "an activation": ("standard parametrisation", lambda m: with_activation(m, nn.Softplus), "layer '1' is Softplus, was "),
 }
 

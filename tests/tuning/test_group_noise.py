@@ -2,7 +2,7 @@
 
 import torch
 
-from ntkgp.tuning.group_noise import PSEUDO, group_noise
+from ntkgp.tuning.group_noise import PSEUDO_COUNT, group_noise
 
 
 def test_noise_of_groups_is_where_the_likelihood_is_flat():
@@ -15,6 +15,6 @@ def test_noise_of_groups_is_where_the_likelihood_is_flat():
     start = torch.full((3,), 0.4, dtype=torch.float64)
     noise = group_noise(kernel, r, groups, start).requires_grad_()
     law = torch.distributions.MultivariateNormal(torch.zeros_like(r), kernel + noise[groups].diag())
-    objective = law.log_prob(r) - PSEUDO / 2 * (noise.log() + start / noise).sum()
+    objective = law.log_prob(r) - PSEUDO_COUNT / 2 * (noise.log() + start / noise).sum()
     (slope,) = torch.autograd.grad(objective, noise)
     assert float((slope * noise.detach()).abs().max()) < 0.05  # nats a doubling, beside the 25 of half a group

@@ -254,7 +254,7 @@ def test_widening_scales_all_variances_and_no_mean():
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"prior_var": "each"}, "prior_var must be 'layers', 'shared' or lists"),
-    ({"prior_var": [["0"]]}, "must name every parameter once"),
+    ({"prior_var": [["0"]]}, "must name every parameter exactly once"),
     ({"noise_var": "none"}, "noise_var must be 'shared', 'outputs' or known values"),
     ({"noise_var": -1.0}, "noise_var must be positive"),
     ({"steps": 0}, "steps must be at least 1"),

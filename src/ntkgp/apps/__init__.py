@@ -1,5 +1,5 @@
-"""What people do with a posterior.
+"""Applications of a posterior.
 
-Tables and their commands, diagnostics, pictures, bandits, active learning, Figure 1, BoTorch, the explorer. The rooms below
-never import from here.
+Tables and their commands, diagnostics, plots, bandits, active learning, Figure 1, BoTorch, the explorer. The rest of the
+library never imports from here.
 """

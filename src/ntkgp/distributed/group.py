@@ -211,7 +211,7 @@ class Group:
                 if theirs.get(name) != value:
                     raise GroupError(
                         f"{name} differs between ranks: {value[:200]} on rank 0, {theirs.get(name, '')[:200]} on rank {rank}; "
-                        "pass the same value on all ranks (for a module, set the same seed before creating it, or load its weights)"
+                        "pass the same value on all ranks (create the module with the same seed, or load the same weights)"
                     )
 
     def _send_error(self, error: BaseException) -> None:
@@ -263,11 +263,7 @@ class Group:
             slow = "timed out" in str(error).lower() or "timeout" in str(error).lower()
             received = "" if slow else self._received_errors()
             self._close()
-            what = (
-                f"did not answer within {self.timeout:g} s"
-                if slow
-                else "was lost (killed, out of memory, or its machine failed)"
-            )
+            what = f"did not answer within {self.timeout:g} s" if slow else "was lost (killed, out of memory or machine down)"
             raise GroupError(
                 received
                 or f"another rank {what}; noticed by rank {self.rank} of {self.size}. Restart all processes; a fit with a "

@@ -1,6 +1,6 @@
 """States, safetensors files, fingerprints of modules, and checkpoints of a fit.
 
-This room stores what it is given; what a posterior or a problem consists of is written beside them.
+This room stores tensors and facts; each posterior and each problem decides in its room which ones to store.
 """
 
 from ntkgp._system.errors import CheckpointWarning

@@ -1,4 +1,4 @@
-"""The folder in which a fit leaves its state."""
+"""The folder in which a fit saves its state."""
 
 import contextlib
 import os
@@ -8,23 +8,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder where ``fit`` keeps its state: called again with the same arguments it goes on from there.
+    """A folder where ``fit`` saves its state; called again with the same arguments, it resumes from there.
 
-    On one process the end is bit for bit that of a fit that was never interrupted (same machine and threads); on another number
-    of ranks it is the same to rounding. The folder holds the last state until it is deleted. A write that fails (a full disk)
-    is a warning, and leaves the state before it.
+    On one process the result is bit for bit the result of an uninterrupted fit (same machine and threads); with another number
+    of ranks it is the same up to rounding. The folder holds the last state until you delete it. If a write fails (a full
+    disk), the fit warns and continues, and the previous state stays valid.
 
     Args:
-        folder: made if need be; with a group, rank 0 reads and writes (and where networks are trained, every rank).
-        every: seconds between two writes of an iteration's state; 0 for every step.
+        folder: created if necessary; with a group, rank 0 reads and writes (while networks are trained, every rank).
+        every: seconds between two writes of an iteration's state; 0 writes after every step.
 
     Example:
         >>> import tempfile, torch, ntkgp
         >>> net = ntkgp.mlp(1, width=16, generator=torch.Generator().manual_seed(0))
         >>> x = torch.linspace(-1, 1, 6).unsqueeze(1)
         >>> folder = tempfile.mkdtemp()
-        >>> method, keep = ntkgp.LowRank(rank=3), ntkgp.storage.Checkpoint(folder, every=0)
-        >>> first = ntkgp.fit(net, x, x[:, 0].sin(), noise_var=0.1, method=method, checkpoint=keep)
+        >>> method, checkpoint = ntkgp.LowRank(rank=3), ntkgp.storage.Checkpoint(folder, every=0)
+        >>> first = ntkgp.fit(net, x, x[:, 0].sin(), noise_var=0.1, method=method, checkpoint=checkpoint)
         >>> again = ntkgp.fit(net, x, x[:, 0].sin(), noise_var=0.1, method=method, checkpoint=folder)
         >>> bool((first.predict(x).mean == again.predict(x).mean).all())
         True
@@ -35,13 +35,13 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.folder, str | os.PathLike) and str(self.folder)):
-            raise TypeError(f"checkpoint must be a folder, got {self.folder!r}")
+            raise TypeError(f"checkpoint must be a folder (str or Path) or a Checkpoint, got {self.folder!r}")
         if not self.every >= 0:
-            raise ValueError(f"every must be a number of seconds, at least 0, got {self.every!r}")
+            raise ValueError(f"every must be a number of seconds of at least 0, got {self.every!r}")
 
     @classmethod
     def of(cls, given: "Checkpoint | str | os.PathLike[str] | None") -> "Checkpoint | None":
-        """What a user passes as checkpoint: one of these, a folder, or None."""
+        """Convert the user's `checkpoint` argument: a Checkpoint, a folder, or None."""
         return given if given is None or isinstance(given, Checkpoint) else cls(given)
 
 

@@ -1,7 +1,7 @@
-"""One safetensors file of tensors and JSON: read back as it was written, or refused.
+"""One safetensors file of tensors and JSON; a changed file is never read without an error.
 
-The JSON stands in the header under "ntkgp". It holds the sha256 of the whole file, taken with 64 zeros in its own place, so no
-byte can change unnoticed, not even the padding. Nothing read from a file is executed, and no name in it is used as a path.
+The JSON is in the header under "ntkgp". It holds the sha256 of the whole file, computed with 64 zeros in place of the sha256,
+so a change of any byte is detected, even in the padding. Nothing in a file is executed, and no name in it is used as a path.
 """
 
 import hashlib
@@ -22,14 +22,15 @@ from torch import Tensor
 from ntkgp.storage.replace import check_plain, replacing
 from ntkgp.storage.state import State
 
-FORMAT = 2
-BLANK = "0" * 64  # where the sha256 will stand
+FORMAT = 2  # version of the file format
+BLANK_SHA256 = "0" * 64  # placeholder for the sha256 while it is computed
 
 
 def write(path: str | os.PathLike[str], kind: str, state: State) -> None:
-    """Write all of it or nothing: into a new file beside `path`, which then takes its place.
+    """Write the state to `path` completely or not at all: into a temporary file, which then replaces `path`.
 
-    The same state gives the same bytes. A symbolic link is refused: replacing it is as surprising as writing through it.
+    The same state gives the same bytes. A symbolic link raises ValueError: both replacing it and writing through it would
+    surprise the user.
     """
     target = Path(path)
     check_plain(target)
@@ -37,16 +38,16 @@ def write(path: str | os.PathLike[str], kind: str, state: State) -> None:
         raise FileNotFoundError(f"cannot write {target}: there is no folder {target.parent}; create it first")
     tensors, layouts = _flattened(state.tensors)
     about = {
-        "sha256": BLANK,
+        "sha256": BLANK_SHA256,
         "format": FORMAT,
         "kind": kind,
         "versions": {"ntkgp": installed_version("ntkgp"), "torch": torch.__version__},
         "layouts": layouts,
         "facts": state.facts,
     }
-    header = {"ntkgp": json.dumps(about, default=methodcaller("item"))}  # numbers of NumPy become Python's
+    header = {"ntkgp": json.dumps(about, default=methodcaller("item"))}  # converts NumPy numbers to Python numbers
     with replacing(target) as temporary:
-        # Its function for torch remembers a class for every size it has ever met: by NumPy, where that knows the dtype.
+        # safetensors' function for torch leaks a class per tensor size, so use NumPy where it has the dtype.
         if any(block.dtype == torch.bfloat16 for block in tensors.values()):
             save_bfloat16(tensors, temporary, metadata=header)
         else:
@@ -55,23 +56,23 @@ def write(path: str | os.PathLike[str], kind: str, state: State) -> None:
 
 
 def read(path: str | os.PathLike[str], device: torch.device) -> tuple[str, State]:
-    """The kind and the state that :func:`write` was given, the tensors on `device`; a damaged file is a ValueError."""
+    """Read the kind and the state that :func:`write` stored, tensors to `device`; raise ValueError if damaged."""
     source = Path(path)
     if not source.is_file():
         raise FileNotFoundError(f"there is no file {source}")
     try:
         with safe_open(source, framework="np") as file, safe_open(source, framework="pt") as with_bfloat16:
             about = _about(source, (file.metadata() or {}).get("ntkgp"))
-            _check_whole(source, str(about["sha256"]))
+            _check_sha256(source, str(about["sha256"]))
             blocks: dict[str, Tensor] = {}
             for name in file.keys():  # noqa: SIM118
-                # Every tensor that safetensors makes for torch leaves a little memory behind: by NumPy, as in `write`.
+                # safetensors leaks a little memory per torch tensor, so use NumPy as in `write`.
                 narrow = file.get_slice(name).get_dtype() == "BF16"
                 block = with_bfloat16.get_tensor(name) if narrow else torch.from_numpy(file.get_tensor(name))
-                # Into torch's own memory: aligned as what was saved, and safe from what happens to the mapped file later.
+                # Copy: aligned as when it was saved, and independent of later changes to the memory-mapped file.
                 blocks[name] = block.clone()
     except (SafetensorError, UnicodeError) as error:
-        raise ValueError(f"{source} is damaged, or no safetensors file: {error}") from error
+        raise ValueError(f"{source} is damaged, or not a safetensors file: {error}") from error
     for name, order in about["layouts"].items():
         if name not in blocks or not isinstance(order, list) or sorted(map(str, order)) != _axes(blocks[name]):
             raise ValueError(f"{source} is damaged: its header has a wrong layout for {name!r}")
@@ -80,60 +81,65 @@ def read(path: str | os.PathLike[str], device: torch.device) -> tuple[str, State
 
 
 def _about(source: Path, text: str | None) -> dict[str, Any]:
+    """Parse and check the JSON of the header."""
     if text is None:
-        raise ValueError(f"{source} has no header of ntkgp: it is damaged, or was not written by posterior.save")
+        raise ValueError(f"{source} has no ntkgp header: it is damaged, or was not written by posterior.save")
     try:
         about = json.loads(text)
-    except (ValueError, RecursionError) as error:  # no JSON, numbers of very many digits, or lists in lists in lists
+    except (ValueError, RecursionError) as error:  # not JSON, numbers with too many digits, or lists nested too deep
         raise ValueError(f"{source} is damaged: its header is not JSON ({error})") from error
     if not isinstance(about, dict) or type(about.get("format")) is not int:
-        raise ValueError(f"{source} is damaged: its header is not one of ntkgp")
+        raise ValueError(f"{source} is damaged: its header is not an ntkgp header")
     if about["format"] != FORMAT:
         raise ValueError(
-            f"{source} has format {about['format']} (written by {about.get('versions')}), expected {FORMAT}, which this "
-            "version of ntkgp reads; update ntkgp"
+            f"{source} has format {about['format']} (written by {about.get('versions')}), expected {FORMAT}, the format "
+            "of this version of ntkgp; update ntkgp"
         )
     for name, kind in {"sha256": str, "kind": str, "layouts": dict, "facts": dict}.items():
         if not isinstance(about.get(name), kind):
-            raise ValueError(f"{source} is damaged: its header has no {name!r}, or one that is not a {kind.__name__}")
+            raise ValueError(f"{source} is damaged: its header has no {name!r} of type {kind.__name__}")
     return about
 
 
-def _check_whole(source: Path, claimed: str) -> None:
+def _check_sha256(source: Path, claimed: str) -> None:
+    """Raise ValueError unless the file has the sha256 that its header claims."""
     with open(source, "rb") as file:
         header = _header(file)
         if header.count(claimed.encode()) == 1:
-            header = header.replace(claimed.encode(), BLANK.encode())
+            header = header.replace(claimed.encode(), BLANK_SHA256.encode())
         if _digest(header, file) != claimed:
-            raise ValueError(f"{source} is damaged: its content is not what its sha256 says; use another copy of it")
+            raise ValueError(f"{source} is damaged: its content does not match its sha256; use another copy of the file")
 
 
 def _sign(path: Path) -> None:
+    """Write the sha256 of the file into its header, and flush the file to disk."""
     with open(path, "r+b") as file:
         header = _header(file)
         digest = _digest(header, file)
-        file.seek(header.index(BLANK.encode()))
+        file.seek(header.index(BLANK_SHA256.encode()))
         file.write(digest.encode())
         file.flush()
         os.fsync(file.fileno())
 
 
 def _header(file: BinaryIO) -> bytes:
+    """Read the header, with its length."""
     length = file.read(8)
     return length + file.read(int.from_bytes(length, "little"))
 
 
-def _digest(header: bytes, rest: BinaryIO) -> str:
+def _digest(header: bytes, body: BinaryIO) -> str:
+    """The sha256 of the header and of all that is left to read in `body`."""
     sha = hashlib.sha256(header)
-    while block := rest.read(2**20):
+    while block := body.read(2**20):
         sha.update(block)
     return sha.hexdigest()
 
 
 def _flattened(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, list[int]]]:
-    """The tensors as contiguous blocks, and the order of the axes of those that are not.
+    """Convert the tensors to contiguous blocks; return these, and the order of the axes of non-contiguous tensors.
 
-    A transposed matrix comes back transposed: products with it then round as they did.
+    So a transposed matrix is read back with the same strides, and products with it round exactly as before.
     """
     flat, layouts, seen = {}, {}, set[int]()
     for name, tensor in tensors.items():
@@ -144,22 +150,25 @@ def _flattened(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str,
             layouts[name] = order
         block = tensor.detach().permute(order).contiguous().cpu()
         memory = block.untyped_storage().data_ptr()
-        flat[name] = block.clone() if memory in seen else block  # safetensors refuses shared memory
+        flat[name] = block.clone() if memory in seen else block  # safetensors does not accept shared memory
         seen.add(memory)
     return flat, layouts
 
 
 def _axes(block: Tensor) -> list[str]:
+    """The numbers of the axes as sorted text."""
     return sorted(map(str, range(block.ndim)))
 
 
 def _restored(block: Tensor, order: list[int] | None) -> Tensor:
+    """Undo the permutation of :func:`_flattened`."""
     return block if order is None else block.permute([order.index(axis) for axis in range(block.ndim)])
 
 
 @cache
 def installed_version(package: str) -> str:
+    """The installed version of a package, or "not installed"."""
     try:
         return metadata.version(package)
-    except metadata.PackageNotFoundError:  # used from a source tree
+    except metadata.PackageNotFoundError:  # imported from a source tree
         return "not installed"

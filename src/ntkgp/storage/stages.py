@@ -1,8 +1,8 @@
-"""Long work that survives: the state of a fit in a folder, from which a fit begun again goes on.
+"""Saves the state of a fit to a folder, so that an interrupted fit can resume.
 
-One safetensors file a stage, with JSON in its header (:mod:`ntkgp.archive`): whole or not there, its sha256 checked when it is
-read. ``start`` says which fit it belongs to and where its random numbers begin; the others hold what was found (a head, a plan)
-or how far an iteration has come. Vectors are kept whole, so the number of ranks may change in between.
+One safetensors file per stage, with JSON in its header (:mod:`ntkgp.storage.file`): complete or absent, with its sha256 checked
+on reading. ``start`` identifies the fit and the initial state of its random numbers; the other stages hold results (a head, a
+plan) or the progress of an iteration. Files hold complete vectors, so a fit can resume with another number of ranks.
 """
 
 import contextlib
@@ -27,19 +27,20 @@ from ntkgp.storage.file import read, write
 from ntkgp.storage.replace import sweep
 from ntkgp.storage.state import State
 
-KIND, START = "checkpoint", "start"
+KIND = "checkpoint"  # kind of the files
+START = "start"  # stage that identifies the fit
 
 
 class Stages:
-    """The state of one fit, kept in a folder or, where there is none, not at all.
+    """The saved state of one fit. Without a checkpoint folder it saves nothing.
 
     Args:
-        checkpoint: where; None for nowhere.
-        identity: what makes it this fit: numbers that must agree to nine digits, and words.
-        generator: whose state is part of that of the fit.
-        device: where tensors are to be.
-        group: the ranks, of which the first reads and writes.
-        space: of vectors over the weights, which in files are whole; these are the tensors with two axes.
+        checkpoint: the folder; None saves nothing.
+        identity: facts that identify the fit: numbers, which must agree to nine digits, and strings.
+        generator: its state is saved with every stage.
+        device: the device for loaded tensors.
+        group: the ranks; rank 0 reads and writes.
+        space: the space of vectors over the weights (all tensors with two axes); files hold complete vectors.
     """
 
     def __init__(
@@ -57,39 +58,42 @@ class Stages:
         self.generator = generator
         if self.folder is None:
             return
-        if generator is None:  # a generator of our own, which can be put back
+        if generator is None:  # create one: restoring its state must not change torch's global generator
             self.generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
         self._make_folder()
-        kept = self.load(START)
-        if kept is None:
+        saved = self.load(START)
+        if saved is None:
             self.save(START, State(facts={"identity": identity}), must=True)
         else:
-            _check_identity(self.folder, kept.fact("identity", dict), identity)
+            _check_identity(self.folder, saved.fact("identity", dict), identity)
 
     def load(self, stage: str) -> State | None:
-        """What was kept of a stage; the generator is put where it was then."""
+        """Load a stage, or None if it was never saved; also restore the generator to its state at that time."""
         if self.folder is None:
             return None
         state, path = None, self._path(stage)
         if self.writes and path.is_file():
             kind, state = read(path, torch.device("cpu"))
             if kind != KIND:
-                raise ValueError(f"{path} is no checkpoint but holds a {kind}; give another folder")
+                raise ValueError(f"{path} is not a checkpoint (it holds a {kind}); pass another folder")
         if self.group is not None:
             state = self._broadcast(state)
         if state is None:
             return None
         if self.generator is not None and "generator" in state.tensors:
-            kept = state.tensors.pop("generator")
-            if len(kept) != len(self.generator.get_state()):
-                raise ValueError(f"{self.folder} was written with a generator on another device; pass one like it")
-            self.generator.set_state(kept.cpu())  # where the others' tensors came over a group of GPUs
+            saved = state.tensors.pop("generator")
+            if len(saved) != len(self.generator.get_state()):
+                raise ValueError(
+                    f"the checkpoint in {self.folder} was written with a generator on another type of device than "
+                    f"{self.generator.device}; pass a generator on that device"
+                )
+            self.generator.set_state(saved.cpu())  # a broadcast may have put it on a GPU
         rows = self.space.rows if isinstance(self.space, Split) else slice(None)
         tensors = {name: (t[rows] if t.ndim == 2 else t).to(self.device) for name, t in state.tensors.items()}
         return State(tensors, state.facts)
 
     def save(self, stage: str, state: State, must: bool = False) -> None:
-        """Keep a stage: all of it or, with a warning, what was there before."""
+        """Save a stage. If that fails, warn and leave the previous file in place; with `must`, raise OSError."""
         if self.folder is None:
             return
         tensors = state.tensors
@@ -105,35 +109,35 @@ class Stages:
             if must:
                 raise _unwritable(self.folder, error) from error
             warnings.warn(
-                f"no checkpoint could be written ({error}); the fit goes on, and {self.folder} holds the one before; free "
-                "space there, or make it writable",
+                f"could not write a checkpoint ({error}); the fit continues, and {self.folder} still holds the previous one; "
+                "free up the disk, or make the folder writable",
                 CheckpointWarning,
                 stacklevel=2,
             )
 
     def once(self, stage: str, value: str) -> str:
-        """A choice as it was made when the fit was begun."""
-        kept = self.load(stage)
-        if kept is None:
+        """Return the saved choice of a stage; if there is none, save `value` and return it."""
+        saved = self.load(stage)
+        if saved is None:
             self.save(stage, State(facts={"value": value}))
             return value
-        return kept.fact("value", str)
+        return saved.fact("value", str)
 
     def forget(self, stage: str) -> None:
-        """A stage that is not needed any more."""
+        """Delete a stage that is no longer needed."""
         if self.folder is not None and self.writes:
-            with contextlib.suppress(OSError):  # left there, it does no harm
+            with contextlib.suppress(OSError):  # a file left behind does no harm
                 self._path(stage).unlink(missing_ok=True)
 
     def alone(self) -> "Stages":
-        """The same for what each rank does by itself, and reads and writes by itself."""
+        """A copy without the group, for rank-local work: each rank reads and writes its stages separately."""
         other = copy.copy(self)
         other.group = None
         return other
 
     def bookmark(self, stage: str) -> Bookmark:
-        """Where an iteration keeps its state."""
-        return _InFolder(self, stage)
+        """A bookmark that saves the state of an iteration as a stage."""
+        return _StageBookmark(self, stage)
 
     @property
     def writes(self) -> bool:
@@ -141,10 +145,12 @@ class Stages:
         return self.group is None or self.group.first
 
     def _path(self, stage: str) -> Path:
+        """The file of a stage."""
         assert self.folder is not None
         return self.folder / f"{stage}.safetensors"
 
     def _make_folder(self) -> None:
+        """Create the folder, and remove what killed writes left there."""
         assert self.folder is not None
         if not self.writes:
             return
@@ -155,11 +161,11 @@ class Stages:
             raise _unwritable(self.folder, error) from error
 
     def same(self, state: State) -> State:
-        """A state as rank 0 has it, where every rank has computed its own; theirs may differ by rounding."""
+        """Return rank 0's state on all ranks; states computed separately may differ by rounding."""
         return state if self.group is None else self._broadcast(state) or state
 
     def _broadcast(self, state: State | None) -> State | None:
-        """Rank 0's state on all ranks."""
+        """Copy rank 0's state to all ranks."""
         assert self.group is not None
         known = self.group.facts(None if state is None else [list(state.tensors), state.facts])[0]
         if known is None:
@@ -169,38 +175,40 @@ class Stages:
         return State({name: t for name, t in found.items() if t is not None}, facts)
 
 
-class _InFolder(Bookmark):
-    """The state of an iteration as a stage of a checkpoint, written now and then."""
+class _StageBookmark(Bookmark):
+    """Saves the state of an iteration as a stage of a checkpoint, every `Checkpoint.every` seconds."""
 
-    def __init__(self, progress: Stages, stage: str) -> None:
-        self.progress, self.stage, self.last = progress, stage, time.monotonic()
+    def __init__(self, stages: Stages, stage: str) -> None:
+        self.stages, self.stage, self.last = stages, stage, time.monotonic()
 
     def load(self) -> dict[str, Tensor] | None:
-        """What was left, or None at the beginning."""
-        state = self.progress.load(self.stage)
+        """Return the saved state, or None if there is none."""
+        state = self.stages.load(self.stage)
         return None if state is None else state.tensors
 
     def save(self, state: Callable[[], dict[str, Tensor]]) -> None:
-        """Keep the state if it is time to."""
-        progress = self.progress
-        if progress.folder is None:
+        """Save the state if `Checkpoint.every` seconds have passed since the last time."""
+        stages = self.stages
+        if stages.folder is None:
             return
-        due = progress.writes and time.monotonic() - self.last >= progress.every
-        if progress.space.agreed(due) if progress.space.spread else due:
-            progress.save(self.stage, State(tensors=state()))
+        due = stages.writes and time.monotonic() - self.last >= stages.every
+        if stages.space.agreed(due) if stages.space.spread else due:
+            stages.save(self.stage, State(tensors=state()))
             self.last = time.monotonic()
 
 
 def _unwritable(folder: Path, error: OSError) -> OSError:
-    return OSError(error.errno, f"cannot keep a checkpoint in {folder}: {error}; give another folder")
+    """The error for a folder that cannot be written to."""
+    return OSError(error.errno, f"cannot write checkpoints to {folder}: {error}; pass another folder")
 
 
-def _check_identity(folder: Path, kept: dict[str, Any], given: dict[str, Any]) -> None:
+def _check_identity(folder: Path, saved: dict[str, Any], given: dict[str, Any]) -> None:
+    """Raise ValueError if the checkpoint belongs to another fit."""
     for name, value in given.items():
-        before = kept.get(name)
+        before = saved.get(name)
         close = isinstance(value, float) and isinstance(before, float | int) and math.isclose(value, before, rel_tol=1e-9)
         if not close and before != value:
             raise ValueError(
-                f"the checkpoint in {folder} belongs to another fit: {name} was {before!r}, is {value!r}; give another folder, "
-                "or delete it to start anew"
+                f"the checkpoint in {folder} belongs to another fit: {name} was {before!r} and is now {value!r}; pass another "
+                "folder, or delete this one to start again"
             )

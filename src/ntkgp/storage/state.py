@@ -1,4 +1,4 @@
-"""What an object is made of, as named tensors and facts; reading checks both."""
+"""The content of an object as named tensors and facts; both are checked on reading."""
 
 import math
 from dataclasses import Field, dataclass, field, fields, is_dataclass
@@ -13,16 +13,16 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float16, 
 
 @dataclass
 class State:
-    """What an object is made of: tensors, and facts that JSON can say, by name. Reading checks both."""
+    """The content of an object: tensors and JSON facts, by name. Reading checks both."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)  # of the letters in shapes
-    orders: dict[str, Tensor] = field(default_factory=dict)  # in which axes of these letters are to be read
+    sizes: dict[str, int] = field(default_factory=dict)  # of each letter in a shape
+    orders: dict[str, Tensor] = field(default_factory=dict)  # the order of the entries along each axis with that letter
 
     @classmethod
     def of(cls, **parts: Any) -> "State":
-        """Tensors and facts by their names; of a dataclass its fields, by dotted names."""
+        """Make a state of named tensors and facts; a dataclass is stored field by field, under dotted names."""
         state = cls()
         for name, part in parts.items():
             if isinstance(part, Tensor):
@@ -41,7 +41,7 @@ class State:
         return State(self.tensors | other.tensors, self.facts | other.facts)
 
     def tensor(self, name: str, shape: str, dtype: torch.dtype | None = None, finite: bool = True) -> Tensor:
-        """A tensor of a shape in letters: "P K", or with a sum as "P 1+T", or "N ..."; a letter is one size everywhere."""
+        """Return a tensor and check its shape: "P K", a sum as "P 1+T", or "N ..."; a letter has one size everywhere."""
         if name not in self.tensors:
             raise ValueError(f"tensor {name!r} is missing")
         found, letters = self.tensors[name], shape.removesuffix(" ...").split()
@@ -63,10 +63,11 @@ class State:
         return found
 
     def _size(self, letter: str) -> int:
+        """The size of a letter or number; −1 for an unknown letter."""
         return int(letter) if letter.isdigit() else self.sizes.get(letter, -1)
 
     def fact(self, name: str, *kinds: type) -> Any:
-        """A fact of one of these types; a whole number also counts as a float."""
+        """Return a fact and check its type; an int also counts as a float."""
         if name not in self.facts:
             raise ValueError(f"{name!r} is missing")
         value = self.facts[name]
@@ -77,7 +78,7 @@ class State:
         return value
 
     def build(self, kind: type[T], name: str, dtype: torch.dtype | None = None, **shapes: str) -> T:
-        """A dataclass that :meth:`of` took apart: the fields in `shapes` are tensors, the others facts of their own type."""
+        """Build a dataclass stored by :meth:`of`; fields in `shapes` are tensors, the others facts of the field's type."""
         parts = {}
         for f in filter(is_stored, fields(kind)):  # pyright: ignore[reportArgumentType]
             full, kinds = f"{name}.{f.name}", get_args(f.type) or (f.type,)
@@ -88,7 +89,7 @@ class State:
         return kind(**parts)
 
     def dtype(self, name: str) -> torch.dtype:
-        """A fact that names a floating dtype."""
+        """Return a fact that names a floating dtype."""
         value = self.fact(name, str)
         if value not in DTYPES:
             raise ValueError(f"{name!r} must be one of {list(DTYPES)}, got {value!r}")
@@ -96,4 +97,5 @@ class State:
 
 
 def is_stored(f: Field) -> bool:  # pyright: ignore[reportMissingTypeArgument]
+    """Whether a dataclass field is stored in files; ``metadata={"stored": False}`` excludes it."""
     return f.metadata.get("stored", True)

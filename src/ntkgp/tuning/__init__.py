@@ -1,6 +1,6 @@
-"""Hyper-parameters: marginal likelihood, warm features, the recipe for tables.
+"""Hyper-parameters: marginal likelihood, briefly trained features, the recipe for tables.
 
-Everything here calls ``fit`` and is called by applications; it draws nothing and reads no files.
+This package calls ``fit``; applications call this package. It makes no plots and reads no files.
 """
 
 from ntkgp.tuning.result import Tuned, WarmUp

@@ -1,4 +1,4 @@
-"""One noise variance for each group of observations, by marginal likelihood."""
+"""One noise variance per group of observations, by marginal likelihood."""
 
 import torch
 from jaxtyping import Float, Int
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ntkgp.linalg.cholesky import cholesky
 
-PSEUDO = 1.0  # observation that the common noise counts for: a group of one or two keeps near it
+PSEUDO_COUNT = 1.0  # weight of the start in observations: a group of one or two stays near it
 
 
 def group_noise(
@@ -18,10 +18,11 @@ def group_noise(
 ) -> Float[Tensor, "G"]:
     """The variances σ_g² of A = K + diag(σ²_g(i)) that maximise log p(r), each with an inverse-gamma prior around its start.
 
-    With α = A⁻¹r the gradient by σ_g² is ½ Σ_{i∈g} (α_i² − [A⁻¹]_ii): at the maximum a variance times the ratio of the two sums
-    is itself, and this is iterated until no variance moves by 0.1 %, some five times. Both sums are those of leaving one out:
-    α_i/[A⁻¹]_ii is the error of predicting r_i from the others, 1/[A⁻¹]_ii its variance. Without a kernel one iteration gives
-    the mean square of each group (as if one more observation had the variance of the start). Cost: n³ operations each.
+    With α = A⁻¹r the gradient by σ_g² is ½ Σ_{i∈g} (α_i² − [A⁻¹]_ii). At the maximum the two sums are equal, so each iteration
+    multiplies a variance by the ratio of its sums, until no variance changes by 0.1 % (about five iterations). The sums have a
+    leave-one-out meaning: α_i/[A⁻¹]_ii is the error of predicting r_i from the others, 1/[A⁻¹]_ii its variance. Without a
+    kernel one iteration gives the mean square of each group (with one more observation at the start variance). Cost: n³
+    operations per iteration.
 
     Example:
         >>> import torch
@@ -39,7 +40,7 @@ def group_noise(
         factor = cholesky(kernel + noise[groups].diag())
         alpha = torch.cholesky_solve(residual.unsqueeze(1), factor).squeeze(1)
         inverse = torch.cholesky_inverse(factor).diagonal()
-        ratio = (total(alpha.square()) + PSEUDO * start / noise.square()) / (total(inverse) + PSEUDO / noise)
+        ratio = (total(alpha.square()) + PSEUDO_COUNT * start / noise.square()) / (total(inverse) + PSEUDO_COUNT / noise)
         noise = noise * ratio
         if bool(((ratio - 1).abs() < 1e-3).all()):
             break

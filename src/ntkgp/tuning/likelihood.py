@@ -1,4 +1,4 @@
-"""The log marginal likelihood of hyper-parameters and its gradient: dense, on points that fit a Cholesky factorisation."""
+"""The log marginal likelihood of hyper-parameters and its gradient, by a dense Cholesky factorisation."""
 
 import math
 from collections.abc import Mapping
@@ -12,43 +12,46 @@ from ntkgp.problem.problem import Problem
 from ntkgp.tangent.layer_kernels import LayerKernels
 
 NOISE, PRIOR = "noise_var", "prior_var"
-Logs = dict[str, Tensor]  # logarithms of the hyper-parameters: noise and prior variances, and settings of the network by name
+Logs = dict[str, Tensor]  # logarithms of noise variances, prior variances, and settings (scales) of the network, by name
 
 
 @dataclass
 class Likelihood:
-    """Log p(y) as a function of noise, prior variances v_g and settings s of the network, all positive, by their logarithms.
+    """Log p(y) as a function of the logarithms of noise, prior variances v_g and settings s of the network.
 
-    A = Σ_g v_g K_g(s) + diag(noise). With α = A⁻¹r the gradient by A is ½(ααᵀ − A⁻¹), by v_g its inner product with K_g, and
-    by s what the factors of K_g pull back: no automatic differentiation through the Cholesky factor or the kernel.
+    A = Σ_g v_g K_g(s) + diag(noise). With α = A⁻¹r, the gradient by A is ½(ααᵀ − A⁻¹), the gradient by v_g is its inner product
+    with K_g, and the gradient by s comes from a backward pass through the layer factors. Nothing is differentiated through the
+    Cholesky factor or the kernel.
 
     Args:
-        problem: residuals and tangent; its noise counts where no noise is among the hyper-parameters.
-        groups: names of the parameters that share a prior variance, a list a group.
+        problem: residuals and tangent; its noise is used if the noise is not a hyper-parameter.
+        groups: names of the parameters that share a prior variance, one list per group.
     """
 
     problem: Problem
     groups: list[list[str]]
-    base: dict[str, Tensor] = field(default_factory=dict)  # what each setting's exponential multiplies, 1 where absent
-    _still: dict[int, Tensor] = field(default_factory=dict, init=False)  # kernels that no setting moves
+    base: dict[str, Tensor] = field(default_factory=dict)  # tensor that the exponential of a setting multiplies; 1 if absent
+    _constant: dict[int, Tensor] = field(
+        default_factory=dict, init=False
+    )  # cache of the kernels that do not depend on settings
 
     def kernels(self, logs: Logs) -> LayerKernels:
-        """K_g at these settings."""
+        """Compute K_g at these settings."""
         settings = {name: self._setting(name, log) for name, log in logs.items() if name not in (NOISE, PRIOR)}
-        if not settings and len(self._still) == len(self.groups):
-            return LayerKernels([self._still[k] for k in range(len(self.groups))], [])
-        return LayerKernels.at(self.problem.operators.tangent, self.problem.data.x, self.groups, settings, self._still)
+        if not settings and len(self._constant) == len(self.groups):
+            return LayerKernels([self._constant[k] for k in range(len(self.groups))], [])
+        return LayerKernels.at(self.problem.operators.tangent, self.problem.data.x, self.groups, settings, self._constant)
 
     def value(self, logs: Logs, kernels: LayerKernels | None = None) -> float:
-        """Log p(y); minus infinity where A is not positive definite in float64."""
+        """Return log p(y); minus infinity if A is not positive definite in float64."""
         with torch.no_grad():
             factor = self._factor(logs, kernels or self.kernels(logs))
             return -math.inf if factor is None else self._value(factor)[0]
 
     def gradient(self, logs: Logs) -> float:
-        """Log p(y), its gradient added to the ``grad`` of the leaves in `logs`; only the value where it is −∞.
+        """Return log p(y) and add its gradient to the ``grad`` of the leaves in `logs`; no gradient if the value is −∞.
 
-        Cost: (n·C)³ operations, and four products of (n·C)² by its width for each layer.
+        Cost: (n·C)³ operations, and per layer four products of (n·C)² numbers by its width.
         """
         kernels = self.kernels(logs)
         with torch.no_grad():
@@ -71,7 +74,7 @@ class Likelihood:
         return log.exp() * self.base[name] if name in self.base else log.exp()
 
     def _noise(self, logs: Mapping[str, Tensor]) -> Float[Tensor, "n C"]:
-        """The noise variance of each row."""
+        """Return the noise variance of each row."""
         known = self.problem.data.noise_std.square().unflatten(0, (-1, self.problem.outputs))
         return logs[NOISE].detach().exp().expand_as(known) if NOISE in logs else known
 

@@ -1,4 +1,4 @@
-"""Copies of a network in ordinary training, for features: AdamW, or a loop of the user's."""
+"""Ordinary training of copies of a network, for features: by AdamW, or by the user's loop."""
 
 import copy
 import math
@@ -17,8 +17,8 @@ TrainingLoop = Callable[[nn.Module, Tensor, Tensor, int], None]
 
 
 @dataclass(frozen=True)
-class Lessons:
-    """What the copies learn from: points, standardised targets, and the places of the points that each copy sees."""
+class TrainingData:
+    """Points, standardised targets, and the indices of the points that each copy is trained on."""
 
     x: Tensor
     y: Tensor
@@ -26,40 +26,40 @@ class Lessons:
 
 
 class TrainingCopies(ABC):
-    """Copies being trained, some steps at a time; each sees its own part of the data."""
+    """Copies in training, some steps at a time, each on a separate part of the data."""
 
-    def __init__(self, modules: list[nn.Module], lessons: Lessons):
+    def __init__(self, modules: list[nn.Module], data: TrainingData):
         self.copies = [copy.deepcopy(module) for module in modules]
-        self.lessons = lessons
+        self.data = data
 
     @abstractmethod
     def advance(self, steps: int, bar: Bar) -> None:
-        """Train for some more steps."""
+        """Train for `steps` more steps."""
 
     def result(self) -> nn.Module:
-        """A copy as trained so far, in the mode the module came in."""
+        """Return a copy of the current state, in the mode (training or evaluation) of the user's module."""
         copies = [copy.deepcopy(one) for one in self.copies]
         return copies[0] if len(copies) == 1 else SumOfNetworks(*copies).train(copies[0].training)
 
 
 class OwnLoop(TrainingCopies):
-    """A training loop of the user's, called for each copy."""
+    """The user's training loop, called for each copy."""
 
-    def __init__(self, modules: list[nn.Module], lessons: Lessons, train: TrainingLoop):
-        super().__init__(modules, lessons)
+    def __init__(self, modules: list[nn.Module], data: TrainingData, train: TrainingLoop):
+        super().__init__(modules, data)
         self.train = train
 
     def advance(self, steps: int, bar: Bar) -> None:
-        """Train for some more steps."""
-        for one, part in zip(self.copies, self.lessons.parts, strict=True):
+        """Train for `steps` more steps."""
+        for one, part in zip(self.copies, self.data.parts, strict=True):
             if steps:
-                self.train(one, self.lessons.x[part], self.lessons.y[part], steps)
+                self.train(one, self.data.x[part], self.data.y[part], steps)
         bar.update(steps)
 
 
 @dataclass(frozen=True)
 class AdamWOptions:
-    """Of AdamW on minibatches."""
+    """Options of AdamW on minibatches."""
 
     lr: float
     weight_decay: float
@@ -67,12 +67,12 @@ class AdamWOptions:
 
 
 class AdamWLoop(TrainingCopies):
-    """AdamW on the mean squared error; copies of one architecture as one stack, so that M of them cost little more than one."""
+    """AdamW on the mean squared error; copies of one architecture form one stack, so M copies cost little more than one."""
 
-    def __init__(self, modules: list[nn.Module], lessons: Lessons, options: AdamWOptions, generator: torch.Generator | None):
-        super().__init__(modules, lessons)
-        self.batch, self.generator = min(options.batch_size, len(lessons.parts[0])), generator
-        # Buffers that training changes, or random layers, would be mixed up between stacked copies.
+    def __init__(self, modules: list[nn.Module], data: TrainingData, options: AdamWOptions, generator: torch.Generator | None):
+        super().__init__(modules, data)
+        self.batch, self.generator = min(options.batch_size, len(data.parts[0])), generator
+        # Stack only copies without buffers and dropout: a stack would share changing buffers and random numbers.
         plain = all(not any(True for _ in one.buffers()) and not any(isinstance(p, nn.Dropout) for p in one.modules())
                     for one in self.copies)  # fmt: skip
         same = len({tuple((n, p.shape) for n, p in one.named_parameters()) for one in self.copies}) == 1
@@ -85,14 +85,14 @@ class AdamWLoop(TrainingCopies):
         )
 
     def advance(self, steps: int, bar: Bar) -> None:
-        """Train for some more steps."""
+        """Train for `steps` more steps."""
         modes = [[part.training for part in one.modules()] for one in self.copies]
         for one in self.copies:
             one.train()
         for _ in range(steps):
-            rows = torch.stack([part[self._draw(len(part)).to(part.device)] for part in self.lessons.parts])
+            rows = torch.stack([part[self._draw(len(part)).to(part.device)] for part in self.data.parts])
             self.optimiser.zero_grad()
-            loss = self._loss(self.lessons.x[rows], self.lessons.y[rows])
+            loss = self._loss(self.data.x[rows], self.data.y[rows])
             if not math.isfinite(float(loss.detach())):
                 raise ValueError("training diverged; lower lr, or scale x to a standard deviation near 1")
             loss.backward()
@@ -114,7 +114,7 @@ class AdamWLoop(TrainingCopies):
         return (out.reshape(y.shape) - y).square().flatten(1).mean(dim=1).sum()
 
     def result(self) -> nn.Module:
-        """A copy as trained so far, in the mode the module came in."""
+        """Return a copy of the current state, in the mode (training or evaluation) of the user's module."""
         if self.stacked is not None:
             for k, one in enumerate(self.copies):
                 with torch.no_grad():

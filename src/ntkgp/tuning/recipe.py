@@ -1,9 +1,9 @@
-"""The recipe for tables: which networks, which features, which hyper-parameters, for data that comes without advice.
+"""The recipe for tables: networks, features and hyper-parameters for data without further knowledge.
 
-Found by validation inside the training splits of six public sets (docs/tuning.md has the table of what was tried): the kernel
-is the sum of three. A smooth network carries the trend. A network of high random frequencies stands for what only neighbours
-know, and where there are none acts as noise. A few small networks, each trained briefly on its own half of the data, bring
-features. Marginal likelihood weighs them, with a scale of its own for every input of the first two.
+It was chosen by validation within the training splits of six public data sets (docs/tuning.md lists what was tried). The kernel
+is a sum of three. A smooth network models the trend. A network with high random frequencies models local variation: it matters
+near training points, and acts as noise away from them. A few small networks, each trained briefly on half of the data, add
+features. Marginal likelihood weighs the three, with one scale per input in each of the first two.
 """
 
 import math
@@ -23,8 +23,8 @@ from ntkgp.tuning.result import Tuned, WarmUp
 from ntkgp.tuning.tune import tune
 from ntkgp.tuning.warm_up import warm_up
 
-SMOOTH, LOCAL = 0.7, 14.0  # starting scales of standardised inputs
-FEWEST = 12  # points below which there is nothing to learn features from
+SMOOTH, LOCAL = 0.7, 14.0  # starting input scales of the smooth and the local network, for standardised inputs
+MIN_WARM_POINTS = 12  # with fewer points no features are trained
 
 
 def tune_table(
@@ -44,29 +44,29 @@ def tune_table(
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> Tuned:
-    """A network with tuned hyper-parameters for a table; ``tune_table(x, y).fit(x, y)`` is its posterior.
+    """Build a network for a table and tune its hyper-parameters; ``tune_table(x, y).fit(x, y)`` is its posterior.
 
     Inputs and targets should be standardised (:class:`ntkgp.sklearn.NTKGPRegressor` does that): the prior mean is zero and
     the starting scales are for features of standard deviation 1. Cost: at most `starts`·`steps`/4 + `steps` evaluations of
-    the marginal likelihood, each four products of n² by about 3·`width` + 2·`local_width` numbers, n = min(N·C, points).
-    Memory: some 25·n² numbers.
+    the marginal likelihood, each with four products of n² numbers by about 3·`width` + 2·`local_width`, n = min(N·C, points).
+    Memory: about 25·n² numbers.
 
     Args:
         x: standardised features.
         y: standardised targets.
         noise_var: as for :func:`ntkgp.tune`.
-        width: of the smooth network's two hidden layers.
-        local_width: of the local network's hidden layer; its kernel must have a rank well above N to stand for noise.
-        warm_networks: how many small networks are trained for features; 0 for none.
-        warm_width: of their two hidden layers.
-        warm_steps: how long; of several, held-out points choose by what the features add to the other networks
-            (:func:`ntkgp.warm_up`; the choice is in ``tuned.warm_up``), and with 0 the networks are left out, as they
-            are below 12 points.
-        points: rows beyond which hyper-parameters are tuned on a random subset.
+        width: width of the smooth network's two hidden layers.
+        local_width: width of the local network's hidden layer; to act as noise, its kernel needs a rank well above N.
+        warm_networks: number of small networks that are trained for features; 0 for none.
+        warm_width: width of their two hidden layers.
+        warm_steps: candidates for their number of training steps. Held-out points choose the candidate whose features improve
+            the whole sum most (:func:`ntkgp.warm_up`; the choice is in ``tuned.warm_up``). 0 means no such networks; with
+            fewer than 12 points there are none either.
+        points: largest number of rows N·C for tuning; above it, a random subset is used.
         starts: as for :func:`ntkgp.tune`.
         steps: as for :func:`ntkgp.tune`.
         hyper_prior: as for :func:`ntkgp.tune`.
-        generator: source of all randomness; the global one when None.
+        generator: all random numbers; torch's global generator if None.
         progress: show progress bars.
 
     Example:
@@ -87,17 +87,17 @@ def tune_table(
     local = mlp(inputs, outputs, width=local_width, depth=1, activation=Sine(), output_scale=1.0, generator=generator)
     plain = [_scaled(SMOOTH, smooth, inputs).to(x), _scaled(LOCAL, local, inputs).to(x)]
     trained, warm = list[nn.Module](), None
-    if warm_networks and len(x) >= FEWEST:
+    if warm_networks and len(x) >= MIN_WARM_POINTS:
         fresh = [_small(inputs, outputs, warm_width, generator).to(x) for _ in range(warm_networks)]
 
-        def in_the_sum(warm: WarmUp, x: Tensor, y: Tensor, x_held: Tensor, y_held: Tensor) -> float:
-            """Mean log density of held-out points: features are worth what they add to the other networks."""
+        def score_in_sum(warm: WarmUp, x: Tensor, y: Tensor, x_held: Tensor, y_held: Tensor) -> float:
+            """Return the mean log density of held-out points under the sum of the trained features and the other networks."""
             options = {"points": y.numel(), "starts": 1, "steps": min(steps, 50), "hyper_prior": hyper_prior}
             networks, groups = _sum(plain, _networks(warm))
             trial = tune(networks, x, y, prior_var=groups, **options).widened()
             return float(trial.fit(x, y).predict(x_held).log_density(y_held).mean())
 
-        warm = warm_up(fresh, x, y, steps=warm_steps, score=in_the_sum, share=0.5, generator=generator, progress=progress)
+        warm = warm_up(fresh, x, y, steps=warm_steps, score=score_in_sum, share=0.5, generator=generator, progress=progress)
         trained = _networks(warm)
     networks, groups = _sum(plain, trained)
     tuned = tune(
@@ -108,15 +108,15 @@ def tune_table(
 
 
 def _sum(plain: list[nn.Module], trained: list[nn.Module]) -> tuple[nn.Module, list[list[str]]]:
-    """The networks as one, and which layers share a prior variance."""
+    """Return the sum of the networks, and the groups of layers that share a prior variance."""
     groups = [[f"networks.0.1.{layer}"] for layer in (0, 2, 4)] + [[f"networks.1.1.{layer}"] for layer in (0, 2)]
-    # One prior variance for each depth, shared by the trained networks: this averages their kernels.
+    # The trained networks share one prior variance per depth, which averages their kernels.
     groups += [[f"networks.{2 + k}.{layer}" for k in range(len(trained))] for layer in (0, 2, 4) if trained]
     return SumOfNetworks(*plain, *trained), groups
 
 
 def _networks(warm: WarmUp) -> list[nn.Module]:
-    """The trained networks; none where no training was best."""
+    """Return the trained networks; an empty list if 0 steps was best."""
     if not warm.steps:
         return []
     return list(warm.module.networks) if isinstance(warm.module, SumOfNetworks) else [warm.module]
@@ -127,10 +127,10 @@ def _scaled(scale: float, network: nn.Module, inputs: int) -> nn.Module:
 
 
 def _small(inputs: int, outputs: int, width: int, generator: torch.Generator | None) -> nn.Module:
-    """Two hidden layers, SiLU, initial weights of He et al. (2015)."""
+    """Build a network with two hidden layers, SiLU and the initial weights of He et al. (2015)."""
     layers: list[nn.Module] = []
     for k, (fan_in, fan_out) in enumerate([(inputs, width), (width, width), (width, outputs)]):
-        layer = nn.utils.skip_init(nn.Linear, fan_in, fan_out)  # which leaves the global generator alone
+        layer = nn.utils.skip_init(nn.Linear, fan_in, fan_out)  # does not use torch's global generator
         assert isinstance(layer, nn.Linear)
         with torch.no_grad():
             layer.weight.copy_(gaussian(fan_out, fan_in, generator=generator) * math.sqrt((2.0 if k else 1.0) / fan_in))

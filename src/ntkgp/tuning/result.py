@@ -1,4 +1,4 @@
-"""What tuning found: a network with its noise and prior variances, ready to be fitted; and briefly trained networks."""
+"""Results of tuning: a network with its noise and prior variances, ready to fit; and briefly trained networks."""
 
 import os
 from collections.abc import Iterable
@@ -18,13 +18,13 @@ from ntkgp.storage.checkpoint import Checkpoint
 
 @dataclass(frozen=True)
 class WarmUp:
-    """A briefly trained network, how long it was trained, and why; made by :func:`warm_up`.
+    """A briefly trained network, its number of steps, and the scores that chose it; made by :func:`warm_up`.
 
     Attributes:
-        module: the trained copy; of several networks their :class:`SumOfNetworks`.
+        module: the trained copy; for several networks, their :class:`SumOfNetworks`.
         steps: chosen number of steps.
-        scores: for each candidate the mean log predictive density of held-out points under the Gaussian process of the network
-            trained that long; empty when there was one candidate.
+        scores: score of each candidate number of steps; by default the mean log predictive density of held-out points under
+            the Gaussian process of the network trained that long. Empty for a single candidate.
 
     Example:
         >>> import torch
@@ -39,24 +39,24 @@ class WarmUp:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What :func:`tune` found; ``tuned.fit(x, y)`` is the posterior with it.
+    """The result of :func:`tune`; ``tuned.fit(x, y)`` is the posterior with these hyper-parameters.
 
     Attributes:
-        module: a copy of the module, its inputs (and weights, where asked) scaled; the tangent is taken of this one.
-        noise_var: a number; one per output as (1, C); or what was passed.
+        module: a copy of the module with scaled inputs (and weights, if requested); the tangent is taken of this copy.
+        noise_var: a number, one per output as (1, C), or the value that was passed.
         prior_var: a number, or one per module name.
-        log_marginal_likelihood: log p(y) of the points it was computed on.
-        start: log p(y) at the values it started from.
-        points: how many points that were.
-        leave_one_out: mean squared error of predicting each point (of all, up to 10,000 rows) from the others, in predictive
-            variances: 1 when calibrated, above when over-confident. Copies of other points, whose prediction is no test, do
-            not count.
-        notes: what a person should know: edges reached, hyper-parameters the likelihood says nothing about.
-        candidates: log marginal likelihood of each module, when several were passed.
+        log_marginal_likelihood: log p(y) of the points used for tuning.
+        start: log p(y) at the start of the search.
+        points: number of points used for tuning.
+        leave_one_out: mean squared error of predicting each point from the others, in predictive variances: 1 if calibrated,
+            above 1 if over-confident. Computed on all points up to 10,000 rows, else on the subset; duplicate points do
+            not count, because predicting them is no test.
+        notes: for the user: values at an edge of their range, and hyper-parameters in which the likelihood is flat.
+        candidates: log marginal likelihood of each module, if several were passed.
         prior_mean: as passed.
         parameters: as passed.
-        noise_known: whether the noise was passed rather than found.
-        warm_up: the features that :func:`tune_table` trained; None where there were none.
+        noise_known: whether the user passed the noise.
+        warm_up: the features that :func:`tune_table` trained; None if there are none.
 
     Example:
         >>> import torch, ntkgp
@@ -96,17 +96,17 @@ class Tuned:
         group: Group | dist.ProcessGroup | None = None,
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
     ) -> Posterior:
-        """:func:`ntkgp.fit` with what was found."""
+        """Call :func:`ntkgp.fit` with these hyper-parameters."""
         return fit(
             self.module, x, y, noise_var=self.noise_var, method=method, prior_mean=self.prior_mean, prior_var=self.prior_var,
             parameters=self.parameters, generator=generator, progress=progress, group=group, checkpoint=checkpoint,
         )  # fmt: skip
 
     def widened(self) -> "Tuned":
-        """The same with all variances multiplied by `leave_one_out` where that exceeds 1; known noise stays as it is.
+        """Return the result with all variances multiplied by `leave_one_out` if it exceeds 1; known noise does not change.
 
-        The mean does not change where the noise was found. Maximum likelihood over many hyper-parameters is over-confident on
-        small data, and the errors of leaving one point out see it.
+        Unless the noise is known, the mean does not change. Maximum likelihood over many hyper-parameters is over-confident on
+        small data, and leave-one-out errors show it.
         """
         factor = max(1.0, self.leave_one_out)
         prior = self.prior_var

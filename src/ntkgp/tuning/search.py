@@ -19,17 +19,17 @@ from ntkgp.problem.source import Source
 from ntkgp.tuning.likelihood import NOISE, PRIOR, Likelihood, Logs
 from ntkgp.tuning.result import Tuned
 
-NOISE_RANGE = (1e-6, 10.0)  # of the mean square of the residuals
-SCALE_RANGE = (1e-3, 1e3)  # of the scale the module starts with
-PRIOR_RANGE = (1e-6, 1e6)  # of the variance at which each group explains its share of the residuals
-RATE = 0.2  # of Adam, in units of the logarithm
-EDGE = 0.05  # of the logarithm: this close counts as being there
-FLAT = 0.5  # nats by which the likelihood must fall when a hyper-parameter is doubled or halved
+NOISE_RANGE = (1e-6, 10.0)  # of noise variances, relative to the mean square of the residuals
+SCALE_RANGE = (1e-3, 1e3)  # of scales, relative to their start
+PRIOR_RANGE = (1e-6, 1e6)  # of prior variances, relative to their start: an equal share of the residuals per group
+ADAM_RATE = 0.2  # learning rate, in units of the logarithm
+MARGIN = 0.05  # a value this close to an edge of its range counts as at the edge, in units of the logarithm
+FLAT_NATS = 0.5  # the likelihood is flat if it falls by less than this when a hyper-parameter is doubled or halved
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What :func:`tune` was asked to find, and how."""
+    """The options of :func:`tune`."""
 
     input_scales: bool
     weight_scales: bool
@@ -43,13 +43,13 @@ class SearchOptions:
 
     @property
     def evaluations(self) -> int:
-        """Evaluations of the likelihood in one search."""
+        """Number of likelihood evaluations in one search."""
         return (self.starts * max(1, self.steps // 4) if self.starts > 1 else 0) + self.steps
 
 
 @dataclass
 class Search:
-    """The hyper-parameters of one module: several short climbs of its likelihood, and a long one from the best of them."""
+    """The search for one module: several short climbs of its likelihood, then a long climb from the best of them."""
 
     module: nn.Module
     x: Tensor
@@ -59,7 +59,7 @@ class Search:
     bounds: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def run(self) -> Tuned:
-        """The best point found, and what there is to say about it."""
+        """Run the search; return the best point found, with notes for the user."""
         wrapped = self._wrapped()
         parameters = self.options.parameters
         if parameters is not None and wrapped is not self.module:
@@ -86,7 +86,7 @@ class Search:
         return self._result(wrapped, likelihood, groups, logs, start, parameters)
 
     def _wrapped(self) -> nn.Module:
-        """The module with its inputs scaled, where that can be done and was asked for."""
+        """Return the module with input scales in front, if the user wants them and the inputs can be scaled."""
         has_scales = any(isinstance(part, InputScales) for part in self.module.modules())
         scalable = self.x.ndim == 2 and self.x.is_floating_point() and self.options.prior_mean is not network_mean
         if not self.options.input_scales or has_scales or not scalable:
@@ -104,11 +104,11 @@ class Search:
         )
 
     def _centre(self, likelihood: Likelihood, scales: dict[str, Tensor], weights: dict[str, Tensor]) -> Logs:
-        """Where to start: scales as they are, noise a tenth of the residuals' power, each group its share of it."""
+        """Return the start and set the bounds: current scales, a tenth of the residuals' mean square as noise, equal priors."""
         problem = likelihood.problem
         power = problem.data.residual.square().mean().clamp_min(torch.finfo(torch.float64).tiny ** 0.5)
         if not bool(torch.isfinite(power)):
-            raise ValueError("the squares of the residuals y − prior_mean overflow; rescale y")
+            raise ValueError("the squares of the residuals y − prior_mean overflow in float64; rescale y")
         settings = {**{name: s.log() for name, s in scales.items()}, **{name: power.new_zeros(()) for name in weights}}
         settings = {name: log.clone() for name, log in settings.items()}
         with torch.no_grad():
@@ -130,7 +130,7 @@ class Search:
         return logs
 
     def _starts(self, centre: Logs) -> list[Logs]:
-        """The centre, the same with little noise, then longer and shorter length scales."""
+        """Return the starts: the centre, the centre with less noise, then longer and shorter length scales."""
         moves = [(1.0, 1.0), (0.01, 1.0), (0.01, 1 / 3), (0.1, 3.0), (1.0, 0.1), (0.01, 10.0)]
         starts = []
         for k in range(self.options.starts):
@@ -140,13 +140,13 @@ class Search:
         return starts
 
     def _climb(self, likelihood: Likelihood, logs: Logs, centre: Logs, steps: int, settle: bool) -> tuple[float, Logs]:
-        """Adam on the logarithms; the best point seen. The rate falls to a tenth at the end if the climb is to settle.
+        """Run Adam on the logarithms and return the best value and point; with `settle` the rate falls to a tenth.
 
-        The likelihood of a finite network is rugged in its input scales: momentum carries Adam over ridges at which
+        The likelihood of a finite network is rugged in the input scales: the momentum of Adam crosses ridges at which
         quasi-Newton line searches stop.
         """
         leaves = {name: log.detach().clone().requires_grad_() for name, log in logs.items()}
-        optimiser = torch.optim.Adam(leaves.values(), lr=RATE, betas=(0.9, 0.95))
+        optimiser = torch.optim.Adam(leaves.values(), lr=ADAM_RATE, betas=(0.9, 0.95))
         best, found, brake = -math.inf, logs, 1.0
         for step in range(steps):
             optimiser.zero_grad()
@@ -154,14 +154,14 @@ class Search:
             self.bar.update()
             if value > best:
                 best, found = value, {name: leaf.detach().clone() for name, leaf in leaves.items()}
-            if value == -math.inf:  # A cannot be factorised: back to where it could, and slower
+            if value == -math.inf:  # A cannot be factorised: go back to the best point and halve the rate
                 brake *= 0.5
                 for name, leaf in leaves.items():
                     leaf.data.copy_(found[name])
                 continue
             falling = 0.1 ** (step / steps) if settle else 1.0
-            optimiser.param_groups[0]["lr"] = RATE * brake * falling
-            for leaf in leaves.values():  # uphill; a bias that moves no derivative has no gradient
+            optimiser.param_groups[0]["lr"] = ADAM_RATE * brake * falling
+            for leaf in leaves.values():  # ascend; a bias that affects no derivative has no gradient
                 leaf.grad = None if leaf.grad is None else -leaf.grad
             optimiser.step()
             for name, leaf in leaves.items():
@@ -169,7 +169,7 @@ class Search:
         return best, found
 
     def _hyper_prior(self, leaves: Logs, centre: Logs) -> float:
-        """The bell around the centre, its gradient added to the leaves'."""
+        """Return the log density of the Gaussian prior around the centre, and add its gradient to the leaves."""
         if self.options.hyper_prior is None:
             return 0.0
         total = 0.0
@@ -207,20 +207,20 @@ class Search:
             log_marginal_likelihood=likelihood.value(logs),
             start=start,
             points=len(self.x),
-            leave_one_out=math.nan,  # of all the data, by the caller
+            leave_one_out=math.nan,  # the caller computes it for all data
             notes=tuple(self._notes(likelihood, list(groups), logs)),
             prior_mean=self.options.prior_mean,
             parameters=parameters,
         )
 
     def _notes(self, likelihood: Likelihood, groups: list[str], logs: Logs) -> Iterator[str]:
-        """Edges reached, and variances that can be doubled or halved without the likelihood noticing."""
+        """Yield a note for each value at an edge of its range, and for each variance in which the likelihood is flat."""
         for name, log in logs.items():
             low, high = self.bounds[name]
             for k, label in enumerate(_labels(name, log, groups)):
                 value = log.flatten()[k]
-                # A scale that falls to nothing only says that a feature does not matter.
-                edge = "upper" if value > high.flatten()[k] - EDGE else "lower" if value < low.flatten()[k] + EDGE else ""
+                # A scale at its lower edge needs no note: the feature does not matter.
+                edge = "upper" if value > high.flatten()[k] - MARGIN else "lower" if value < low.flatten()[k] + MARGIN else ""
                 if edge == "upper" or (edge and name in (NOISE, PRIOR)):
                     yield f"{label} sits at the {edge} edge of its range, {float(value.exp()):.3g}"
         best, kernels = likelihood.value(logs), likelihood.kernels(logs)
@@ -229,20 +229,20 @@ class Search:
                 one = torch.zeros_like(logs[name])
                 one[k] = math.log(2)
                 moved = [likelihood.value({**logs, name: logs[name] + step}, kernels) for step in (one, -one)]
-                if best - min(moved) < FLAT:
+                if best - min(moved) < FLAT_NATS:
                     drop = best - min(moved)
                     yield f"the likelihood is flat in {label}: doubling or halving it costs at most {drop:.2g} nats"
 
 
 def _labels(name: str, log: Tensor, groups: list[str]) -> list[str]:
-    """What to call each number of a hyper-parameter."""
+    """Return a label for each number of a hyper-parameter."""
     if name == PRIOR:
         return [f"prior_var of {group!r}" if group else "prior_var" for group in groups]
     return [name] if log.numel() == 1 else [f"{name}[{k}]" for k in range(log.numel())]
 
 
 def _groups(prior_var: str | Sequence[Sequence[str]], names: list[str], wrapped: bool) -> dict[str, list[str]]:
-    """Parameter names by group; the key is the module names of the group, joined by '+'."""
+    """Return the parameter names of each group; the key is the module names of the group, joined by '+'."""
     if prior_var == "shared":
         return {"": names}
     if prior_var == "layers":
@@ -259,5 +259,5 @@ def _groups(prior_var: str | Sequence[Sequence[str]], names: list[str], wrapped:
         groups["+".join(keys)] = [n for n in names if any(n == key or n.startswith(key + ".") for key in keys)]
     found = [name for members in groups.values() for name in members]
     if sorted(found) != sorted(names):
-        raise ValueError(f"prior_var must name every parameter once; expected {sorted(names)}, got {sorted(found)}")
+        raise ValueError(f"prior_var must name every parameter exactly once; expected {sorted(names)}, got {sorted(found)}")
     return groups

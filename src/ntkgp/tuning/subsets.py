@@ -1,4 +1,4 @@
-"""The points that hyper-parameters are tuned on, of one process or of several ranks."""
+"""The points used to tune hyper-parameters, from one process or from several ranks."""
 
 from dataclasses import replace
 
@@ -14,31 +14,31 @@ from ntkgp.tuning.result import Tuned
 
 
 def subset(source: Source, rows: int, generator: torch.Generator | None) -> Source:
-    """At most `rows` rows N·C of the data, drawn at random; the noise of those points where it differs."""
+    """Draw at most `rows` rows N·C of the data at random, with the noise of these points if it is per point."""
     (x, y), noise_var = source.tensors(), source.noise_var
     outputs = y.shape[1] if y.ndim == 2 else 1
     count, per_point = max(1, rows // outputs), noise_differs(noise_var)
     noise_var = check_noise(noise_var, (len(x), outputs)) if per_point else noise_var
     if len(x) <= count:
         return Source(x, y, noise_var)
-    chosen = draw_places(len(x), count, generator).to(x.device)
+    chosen = draw_indices(len(x), count, generator).to(x.device)
     return Source(x[chosen], y[chosen], noise_var[chosen.to(noise_var.device)] if per_point else noise_var)
 
 
 def sample_of_ranks(source: Source, points: int, most: int, generator: torch.Generator) -> Source:
-    """All points of all ranks up to `most` rows, beyond that the subset that one process would draw; on every rank."""
+    """Gather all points if they have at most `most` rows, else the subset that one process would draw; on every rank."""
     group, x, y = source.group, source.x, source.y
     assert group is not None
     outputs = opening(group, x, y)[1].shape[1:].numel()
     count = sum(len(part) for part, _ in x) if isinstance(x, Batches) else len(x)
     every, few, chosen = int(group.total(count)), max(1, points // outputs), None
     if every * outputs > most and every > few:
-        chosen = draw_places(every, few, generator)
+        chosen = draw_indices(every, few, generator)
     return Source(*gathered(group, x, y, source.noise_var, chosen=chosen))
 
 
 def as_on_rank_0(found: Tuned, group: Group, noise_var: str | float | Tensor) -> Tuned:
-    """What rank 0 found, on all ranks: ranks with different hardware may end a little apart."""
+    """Copy the result of rank 0 to all ranks: on different hardware their results may differ by rounding."""
     values = found.noise_var if isinstance(found.noise_var, Tensor) else torch.tensor(found.noise_var, dtype=torch.float64)
     shared = group.copied(values, values.device)
     prior = group.facts(found.prior_var)[0]
@@ -52,7 +52,7 @@ def as_on_rank_0(found: Tuned, group: Group, noise_var: str | float | Tensor) ->
     return replace(found, prior_var=prior, noise_var=learned if isinstance(noise_var, str) else noise_var)
 
 
-def draw_places(every: int, count: int, generator: torch.Generator | None) -> Tensor:
-    """Places of `count` of all points, ascending."""
+def draw_indices(every: int, count: int, generator: torch.Generator | None) -> Tensor:
+    """Draw the indices of `count` of `every` points, ascending."""
     device = "cpu" if generator is None else generator.device
     return torch.randperm(every, generator=generator, device=device)[:count].sort().values.cpu()

@@ -1,4 +1,4 @@
-"""Hyper-parameters by marginal likelihood: noise, prior variances, input scales, and if asked the scales of the weights."""
+"""Hyper-parameters by marginal likelihood: noise, prior variances, input scales and, optionally, weight scales."""
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +25,7 @@ from ntkgp.tuning.result import Tuned
 from ntkgp.tuning.search import Search, SearchOptions
 from ntkgp.tuning.subsets import as_on_rank_0, sample_of_ranks, subset
 
-CHECKED_ROWS = 10_000  # of the leave-one-out errors: one dense factorisation
+LEAVE_ONE_OUT_ROWS = 10_000  # most rows for leave-one-out errors, which need one dense factorisation
 
 
 def tune(
@@ -47,32 +47,35 @@ def tune(
     progress: bool = False,
     group: Group | dist.ProcessGroup | None = None,
 ) -> Tuned:
-    """Noise, prior variances and input scales that maximise the log marginal likelihood.
+    """Find noise, prior variances and input scales that maximise the log marginal likelihood.
 
-    The gradient goes through the layer factors, so the cost of a step is four products of n² by the width of each layer and n³
-    operations, n = min(N·C, `points`). Memory: n² numbers for each prior variance and three times as many again. The module is
-    copied and never changed.
+    The gradient goes through the layer factors. Cost per step: n³ operations, and per layer four products of n² numbers by its
+    width, n = min(N·C, `points`). Memory: n² numbers per prior variance, and 3·n² more. The module is copied and never
+    changed.
 
     Args:
-        module: any ``nn.Module``; or several (other depths, activations), of which the likeliest is taken.
-        x: points as for :func:`ntkgp.fit`; beyond `points` rows a random subset is used (docs/tuning.md says why).
+        module: any ``nn.Module``; or several (other depths, activations); the one with the highest likelihood wins.
+        x: points as for :func:`ntkgp.fit`; if there are more than `points` rows, a random subset (docs/tuning.md explains why).
         y: targets.
-        input_scales: learn one scale per input feature. Every :class:`InputScales` inside the module is learned; a module
-            that has none, and takes (N, D) points, is wrapped into one.
-        weight_scales: also learn one factor for each weight and bias tensor at θ0, in a copy.
-        prior_var: ``"layers"`` for one per layer, ``"shared"`` for one, or lists of module names, one variance a list.
+        input_scales: learn one scale per input feature, in every :class:`InputScales` of the module. A module without one that
+            takes (N, D) points gets one in front.
+        weight_scales: also learn one factor per weight or bias tensor of θ0, in a copy.
+        prior_var: ``"layers"`` for one variance per layer, ``"shared"`` for a single one, or lists of module names with one
+            variance per list.
         noise_var: ``"shared"`` to learn one variance, ``"outputs"`` to learn one per output, or known values as in ``fit``.
-        prior_mean: as for ``fit``; with :func:`network_mean` the inputs are not scaled, since that would change the mean.
-        parameters: module names to take the tangent by, all when None.
-        points: rows N·C beyond which a random subset is used.
-        starts: tried for a quarter of the steps each; the best goes on. The likelihood of input scales has several maxima.
-        steps: evaluations of the likelihood from the best start.
-        hyper_prior: width, in units of the logarithm, of a bell that keeps scales near their start (twice as wide for prior
-            variances, none for noise), since with few points the likelihood alone over-fits many scales. None for none.
-        generator: source of the subset; the global one when None.
+        prior_mean: as for ``fit``; with :func:`network_mean` the inputs are not scaled, because that would change the mean.
+        parameters: names of the modules whose parameters enter the tangent; all if None.
+        points: largest number of rows N·C to use; above it, a random subset.
+        starts: number of starting points. Each gets a quarter of the steps, and the search continues from the best, because
+            the likelihood has several maxima in the input scales.
+        steps: number of likelihood evaluations from the best start.
+        hyper_prior: standard deviation, in units of the logarithm, of a Gaussian prior on scales around their start (twice as
+            wide for prior variances, none for noise). With few points the likelihood alone over-fits many scales. None for
+            no such prior.
+        generator: random numbers for the subset; torch's global generator if None.
         progress: show a progress bar.
         group: several processes, each with its own shard of x and y, as for :func:`ntkgp.fit`. The subset is drawn from all
-            points and gathered; every rank then does the same work, and all take what rank 0 found.
+            points and gathered. Every rank then does the same work, and all ranks return the result of rank 0.
 
     Example:
         >>> import torch, ntkgp
@@ -90,14 +93,14 @@ def tune(
         input_scales, weight_scales, prior_var, noise_var, prior_mean, None if parameters is None else tuple(parameters),
         starts, steps, hyper_prior,
     )  # fmt: skip
-    modules = list(module) if isinstance(module, Sequence) else [module]  # an nn.Sequential is a module and no sequence
+    modules = list(module) if isinstance(module, Sequence) else [module]  # an nn.Sequential is a module, not a Sequence
     together, bar = Group.of(group), partial(progress_bar, progress, desc="tuning")
     if together is None:
         return _tune(modules, x, y, options, points, generator, bar)
     with together.together():
         check_count(points, "points", 1)
         generator = together.shared(generator)
-        some = sample_of_ranks(Source.of(modules[0], x, y, noise_var, together), points, CHECKED_ROWS, generator)
+        some = sample_of_ranks(Source.of(modules[0], x, y, noise_var, together), points, LEAVE_ONE_OUT_ROWS, generator)
         options = replace(options, noise_var=some.noise_var)
         return as_on_rank_0(_tune(modules, some.x, some.y, options, points, generator, bar), together, noise_var)
 
@@ -111,18 +114,18 @@ def _tune(
     generator: torch.Generator | None,
     progress: Callable[..., Bar],
 ) -> Tuned:
-    """The likeliest of the modules, with its hyper-parameters; in one process."""
+    """Tune every module in one process and return the one with the highest likelihood."""
     for name, value in {"points": points, "starts": options.starts, "steps": options.steps}.items():
         check_count(value, name, 1)
     check_positive("tune", hyper_prior=options.hyper_prior)
     check_generator(generator)
     if not modules:
-        raise ValueError("module must be a torch.nn.Module or several of them, got none")
+        raise ValueError("module must be a torch.nn.Module or a non-empty sequence of them, got an empty sequence")
     for candidate in modules:
         check_module(candidate)
     x, y = Source.of(modules[0], x, y, options.noise_var).tensors()
     for candidate in modules:
-        open_network(candidate, x)  # before it is wrapped: errors name its own parts
+        open_network(candidate, x)  # before wrapping, so that errors use the user's names
     check_pair(x, y)
     noise_var, some = options.noise_var, subset(Source(x, y, options.noise_var), points, generator)
     some_x, some_y = some.tensors()
@@ -131,7 +134,7 @@ def _tune(
         found = [Search(candidate, some_x, some_y, options, bar).run() for candidate in modules]
     best = max(found, key=lambda tuned: tuned.log_marginal_likelihood)
     whole = best if isinstance(noise_var, str) else replace(best, noise_var=noise_var, noise_known=True)
-    few = y.numel() <= CHECKED_ROWS
+    few = y.numel() <= LEAVE_ONE_OUT_ROWS
     error = _calibration(whole, x, y) if few else _calibration(best, some_x, some_y)
     best = replace(whole, leave_one_out=error)
     for note in best.notes:
@@ -141,7 +144,7 @@ def _tune(
 
 
 def _calibration(tuned: Tuned, x: Tensor, y: Tensor) -> float:
-    """Mean squared leave-one-out error in predictive variances, over the points without a copy: whose variance is not tiny."""
+    """Return the mean squared leave-one-out error in predictive variances; skip duplicate points (tiny variance)."""
     posterior = tuned.fit(x, y, method=Exact())
     assert isinstance(posterior, ExactPosterior)
     errors, std = (t.flatten() for t in posterior.leave_one_out())

@@ -1,4 +1,4 @@
-"""Features before the tangent: brief ordinary training of a copy, its length chosen on held-out training data."""
+"""Train a copy briefly before taking its tangent, to learn features; held-out points choose the number of steps."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -11,7 +11,7 @@ from ntkgp._system.check_module import check_module
 from ntkgp._system.check_options import check_count, check_generator, check_positive
 from ntkgp._system.progress import progress_bar
 from ntkgp.tangent.opening import open_network
-from ntkgp.tuning.loops import AdamWLoop, AdamWOptions, Lessons, OwnLoop, TrainingCopies, TrainingLoop
+from ntkgp.tuning.loops import AdamWLoop, AdamWOptions, OwnLoop, TrainingCopies, TrainingData, TrainingLoop
 from ntkgp.tuning.result import WarmUp
 from ntkgp.tuning.tune import tune
 
@@ -35,33 +35,33 @@ def warm_up(
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> WarmUp:
-    """A copy of the module, trained briefly, to take the tangent at; how briefly is chosen on held-out points.
+    """Train a copy of the module briefly, to take the tangent there; held-out points choose the number of steps.
 
-    A few hundred steps give the kernel features that fit the data; many more over-fit it, which the marginal likelihood of
-    the same data cannot see. So the network is first trained on a part, and for each candidate number of steps the Gaussian
-    process of its tangent (noise and prior variances tuned) predicts the rest; then it is trained anew on all of it. Targets
-    are standardised for training: the features are wanted, not the network's own prediction.
+    A few hundred steps give the kernel features that fit the data. Many more steps over-fit, and the marginal likelihood of the
+    same data cannot detect it. So the network is first trained on a part of the data. For each candidate number of steps the
+    Gaussian process of its tangent (noise and prior variances tuned) predicts the held-out part. Then a new copy is trained on
+    all data. Targets are standardised for training: it should give features, not predictions.
 
-    Memory: the copies, their gradients and two moments; the choice, (5/6)²·points²·layers numbers.
+    Memory: the copies, their gradients and two moments; for the choice also (5/6)²·points²·layers numbers.
 
     Args:
-        module: any ``nn.Module``; or several of one architecture (other initial weights), which are trained side by side and
-            returned as :class:`SumOfNetworks`.
+        module: any ``nn.Module``; or several of one architecture with different initial weights, which are trained together
+            and returned as :class:`SumOfNetworks`.
         x: training points, (N, ...).
         y: training targets, (N,) or (N, C).
-        steps: candidates; one alone is taken without a choice, 0 is no training.
-        train: instead of AdamW on the squared error: a function (module, x, y, steps) that trains the module in place for that
-            many more steps, whatever a step is.
-        score: instead of the density under the module's own Gaussian process: a function (warm, x, y, x_held, y_held) →
-            number, the larger the better, that judges ``warm.module``, trained on (x, y) for ``warm.steps``, by held-out points.
-        share: part of the data each network is trained on; half when there are several, which keeps the marginal likelihood of
-            their sum honest, else all.
+        steps: candidate numbers of steps; a single candidate is used directly; 0 means no training.
+        train: a function (module, x, y, steps) that trains the module in place for `steps` more steps, however you define a
+            step; None for AdamW on the squared error.
+        score: a function (warm, x, y, x_held, y_held) → number, the larger the better, that rates ``warm.module``, trained on
+            (x, y) for ``warm.steps`` steps, on the held-out points; None for the log density under its Gaussian process.
+        share: part of the data that each network is trained on; None for all data with one network and for half with several,
+            so that the marginal likelihood of their sum includes points that a network has not seen.
         holdout: part of the data held out for the choice.
         lr: learning rate of AdamW.
         weight_decay: weight decay of AdamW.
         batch_size: points in a minibatch.
-        points: at most so many points are used for the choice.
-        generator: source of minibatches and of the parts; the global one when None.
+        points: largest number of points used for the choice.
+        generator: random numbers for minibatches and parts; torch's global generator if None.
         progress: show a progress bar.
 
     Example:
@@ -100,10 +100,10 @@ def warm_up(
 
     def loop(on: Tensor) -> TrainingCopies:
         parts = [on[_permutation(len(on), generator)[: max(1, round(share * len(on)))].to(on.device)] for _ in modules]
-        lessons = Lessons(x.detach(), targets.detach(), parts)
+        data = TrainingData(x.detach(), targets.detach(), parts)
         if train is not None:
-            return OwnLoop(modules, lessons, train)
-        return AdamWLoop(modules, lessons, AdamWOptions(lr, weight_decay, batch_size), generator)
+            return OwnLoop(modules, data, train)
+        return AdamWLoop(modules, data, AdamWOptions(lr, weight_decay, batch_size), generator)
 
     order = _permutation(len(x), generator).to(x.device)
     held = order[: max(1, round(holdout * len(x)))]
@@ -113,7 +113,9 @@ def warm_up(
     with progress_bar(progress, total=candidates[-1] * (2 if len(candidates) > 1 else 1), desc="warming up") as bar:
         if len(candidates) > 1:
             if len(used) < 2:
-                raise ValueError(f"choosing among {len(candidates)} numbers of steps needs 3 points or more, got {len(x)}")
+                raise ValueError(
+                    f"a choice among {len(candidates)} numbers of steps needs at least 3 points, got {len(x)}; pass one number"
+                )
             trial = loop(used)
             for before, after in pairwise([0, *candidates]):
                 trial.advance(after - before, bar)
@@ -127,7 +129,7 @@ def warm_up(
 
 
 def _held_out_density(warm: WarmUp, x: Tensor, y: Tensor, x_held: Tensor, y_held: Tensor) -> float:
-    """Mean log predictive density of held-out points under the tuned Gaussian process of the module's tangent."""
+    """Return the mean log predictive density of held-out points under the tuned Gaussian process of the module's tangent."""
     tuned = tune(warm.module, x, y, input_scales=False, starts=1, hyper_prior=1.0, points=y.numel())
     return float(tuned.fit(x, y).predict(x_held).log_density(y_held).mean())
 

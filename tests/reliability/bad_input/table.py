@@ -222,7 +222,7 @@ TABLE = [
     row("a network of constants", answered, ["fit exact", *KERNEL], module=custom(lambda m, x, out: out * 0 + m.layer.bias)),
     # Batches
     row("batches", answered, ["fit", *FIT, "tune"], x=halves(), y=None),
-    row("a generator that runs dry", refused("x must be a tensor or something that can be iterated over again"), BATCHED,
+    row("a generator that runs dry", refused("x must be a tensor or an iterable that can be read several times"), BATCHED,
         x=iter(halves()), y=None),
     row("no batches", refused("x gave no batches"), BATCHED, x=[], y=None),
     row("batches that are no pairs", refused("each batch must be a pair"), BATCHED, x=[X, X], y=None),
@@ -235,13 +235,13 @@ TABLE = [
     Row("batches that run dry", lambda: Given(x=Batches(lambda k: halves() if k == 1 else []), y=None),
         refused("x gave", "batches"), ["fit low rank", "fit to a tolerance"]),
     Row("batches that become fewer", lambda: Given(x=Batches(lambda k: halves()[: 2 if k < 4 else 1]), y=None),
-        refused("batches must stay the same"), ["fit low rank", "fit to a tolerance"]),
+        refused("every pass must give the same batches"), ["fit low rank", "fit to a tolerance"]),
     Row("batches that become more", lambda: Given(x=Batches(lambda k: halves() + (halves() if k > 3 else [])), y=None),
-        refused("batches must stay the same"), ["fit low rank", "fit to a tolerance"]),
+        refused("every pass must give the same batches"), ["fit low rank", "fit to a tolerance"]),
     Row("batches in another order", lambda: Given(x=Batches(lambda k: halves()[:: 1 if k < 4 else -1]), y=None),
-        refused("batches must stay the same"), ["fit low rank", "fit to a tolerance"]),
+        refused("every pass must give the same batches"), ["fit low rank", "fit to a tolerance"]),
     Row("a loader that shuffles", lambda: Given(x=shuffling(), y=None),
-        refused("batches must stay the same", "shuffle"), ["fit low rank", "fit to a tolerance"]),
+        refused("every pass must give the same batches", "shuffle"), ["fit low rank", "fit to a tolerance"]),
     # Two tensors
     row("batches and targets", refused("x must be a torch.Tensor"), [*FIT, *UPDATE, "tune"], x=halves()),
 ]  # fmt: skip

@@ -1,1 +1,1 @@
-"""The BoTorch model; ``ntkgp.botorch`` is its door."""
+"""The BoTorch model, exported by ``ntkgp.botorch``."""

@@ -1,4 +1,4 @@
-"""A posterior at many small groups of points at once, and what it would say had more been observed: dense, differentiable."""
+"""The joint posterior of many small batches of points, conditioned on extra observations: dense and differentiable."""
 
 from dataclasses import dataclass
 
@@ -12,34 +12,34 @@ from ntkgp.posterior.interface import Posterior
 
 @dataclass(frozen=True)
 class Observations:
-    """What was seen beyond a posterior's data, perhaps only in thought: batches that broadcast, gradients kept."""
+    """Observations added to a posterior's data, real or fantasised. Batches broadcast; gradients flow through."""
 
     x: Float[Tensor, "*batch n d"]
     y: Float[Tensor, "*batches n m"]
-    noise: Tensor  # variance, broadcasts to y
-    outputs: list[int]  # of the network, that y observes
+    noise: Tensor  # variance; broadcasts to y
+    outputs: list[int]  # network output observed by each column of y
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Of the three together."""
+        """The broadcast batch shape of x, y and noise."""
         return torch.broadcast_shapes(self.x.shape[:-2], self.y.shape[:-2], self.noise.shape[:-2])
 
     def rows(self, values: Tensor, batch: torch.Size) -> Float[Tensor, "*batch nm"]:
-        """`values`, y or noise, for each batch and flattened point-major."""
+        """Expand y or noise to every batch and flatten it, point by point."""
         return values.expand(*batch, *self.y.shape[-2:]).flatten(-2)
 
 
 def batch_shape(seen: tuple[Observations, ...]) -> torch.Size:
-    """That of all observations together."""
+    """The broadcast batch shape of all observations."""
     return torch.broadcast_shapes(*(new.batch_shape for new in seen))
 
 
 def joint(
     gp: Posterior, x: Float[Tensor, "*some q d"], outputs: list[int], seen: tuple[Observations, ...] = ()
 ) -> tuple[Float[Tensor, "*batch q m"], Float[Tensor, "*batch qm qm"]]:
-    """Mean and covariance of some outputs in each batch of q points, given the data and then what else was seen; in float64.
+    """Mean and covariance of the chosen outputs in each batch of q points, given the data and the observations `seen`.
 
-    Cost: that of the posterior at q + n points a batch, n of them observed, and (n·m)³ operations.
+    Computes in float64. Cost per batch with n observations: a posterior query at q + n points, plus (n·m)³ operations.
     """
     batch, q = torch.broadcast_shapes(x.shape[:-2], batch_shape(seen)), x.shape[-2]
     points = torch.cat([part.expand(*batch, *part.shape[-2:]) for part in (x, *(new.x for new in seen))], dim=-2)
@@ -62,7 +62,7 @@ def conditioned(
     y: Float[Tensor, "*batch n"],
     noise: Float[Tensor, "*batch n"],
 ) -> tuple[Tensor, Tensor]:
-    """Mean and covariance of the first k − n rows given that the last n were observed as y.
+    """Mean and covariance of the first k − n variables, given observations y of the last n.
 
     Example:
         >>> import torch
@@ -77,7 +77,7 @@ def conditioned(
 
 
 def _blocks(gp: Posterior, x: Float[Tensor, "B q d"]) -> tuple[Float[Tensor, "B q C"], Float[Tensor, "B qC qC"]]:
-    """Mean and covariance of each group, all outputs."""
+    """Mean and covariance of each batch, for all outputs."""
     if isinstance(gp, ExactPosterior):
         return gp.joint(x)
     p, outputs = gp.predict(x.flatten(0, 1)), gp.problem.outputs

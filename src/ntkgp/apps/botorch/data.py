@@ -1,4 +1,4 @@
-"""What a user passes to the BoTorch model: checked, and tuned on."""
+"""Training data of the BoTorch model: check them, tune on them, and find their noise."""
 
 import warnings
 from typing import Any
@@ -16,24 +16,24 @@ from ntkgp.tuning.tune import tune
 
 
 def check_training_data(train_X: Tensor, train_Y: Tensor) -> None:
-    """(n, d) and (n, m)."""
+    """Check the shapes (n, d) and (n, m), the types and that all values are finite."""
     for name, value in {"train_X": train_X, "train_Y": train_Y}.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}; use torch.as_tensor({name})")
     if train_X.ndim != 2 or train_Y.ndim != 2 or len(train_X) != len(train_Y):
         raise ValueError(
             f"train_X must have shape (n, d) and train_Y (n, m), got {tuple(train_X.shape)} and {tuple(train_Y.shape)}; "
-            "one output is a column, train_Y.unsqueeze(-1), and batches of models are not supported"
+            "pass a single output as a column, train_Y.unsqueeze(-1); batches of models are not supported"
         )
     if not len(train_X):
-        raise ValueError("train_X must hold at least one point, got none")
+        raise ValueError("train_X must hold at least 1 point, got 0")
     for name, value in {"train_X": train_X, "train_Y": train_Y}.items():
         if not bool(torch.isfinite(value).all()):
-            raise ValueError(f"{name} holds NaN or infinity; remove or impute such rows")
+            raise ValueError(f"{name} holds NaN or infinity; remove or impute these rows")
 
 
 def known_noise(noise_var: str | float | Tensor, Y: Tensor) -> Float[Tensor, "n m"] | None:
-    """The noise variance of each observation, None where it is to be tuned."""
+    """The noise variance of each observation; None if it should be tuned."""
     if isinstance(noise_var, str):
         if noise_var != "tuned":
             raise ValueError(f"noise_var must be 'tuned', a number or a tensor like train_Y, got {noise_var!r}")
@@ -42,20 +42,23 @@ def known_noise(noise_var: str | float | Tensor, Y: Tensor) -> Float[Tensor, "n 
 
 
 def tune_quietly(module: nn.Module, X: Tensor, Y: Tensor, noise: Tensor | None, **options: Any) -> Tuned:
-    """Tune on few points. Functions without noise drive its variance to the edge of its range; `tuned.notes` says so."""
+    """Tune without the warning that the noise variance reached the edge of its range, as it does for noiseless functions.
+
+    `tuned.notes` still contains that note.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* edge of its range", category=NumericalWarning)
         return tune(module, X, Y, noise_var="outputs" if noise is None else noise, **options)
 
 
 def default_for(X: Tensor, Y: Tensor, generator: torch.Generator | None) -> nn.Module:
-    """The default network for these data; BoTorch warns where they are not in the unit cube."""
+    """The default network for these data; BoTorch warns if they are outside the unit cube."""
     validate_input_scaling(train_X=X, train_Y=Y)
     return default_network(X.shape[1], Y.shape[1], generator=generator).to(X)
 
 
 def check_observations(X: Tensor, Y: Tensor, inputs: int, outputs: int) -> None:
-    """New observations: (..., n, d) and (..., n, m)."""
+    """Check the shapes of new observations: (..., n, d) and (..., n, m)."""
     if X.ndim < 2 or Y.ndim < 2 or X.shape[-2] != Y.shape[-2] or Y.shape[-1] != outputs:
         raise ValueError(
             f"X must have shape (..., n, {inputs}) and Y (..., n, {outputs}), got {tuple(X.shape)} and {tuple(Y.shape)}"

@@ -1,4 +1,4 @@
-"""The BoTorch model: Bayesian optimisation with the posterior of a network. Comes with the extra ``ntkgp[botorch]``."""
+"""The BoTorch model: Bayesian optimisation with the posterior of a network. Needs the extra ``ntkgp[botorch]``."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,28 +29,29 @@ from ntkgp.tuning.result import Tuned
 class NTKGPModel(Model, FantasizeMixin):
     """A BoTorch model over the tangent-kernel posterior of a network, built from data like ``SingleTaskGP``.
 
-    Hyper-parameters are tuned by marginal likelihood when it is built: there is no ``fit_gpytorch_mll`` to call, and ``train``
-    and ``eval`` change nothing. Computes in float64 and answers in the dtype of the query. Outputs are modelled jointly.
-    Acquisition functions that ask a model for posteriors, fantasies or conditioning work; those that reach into GPyTorch's
-    kernels (``LogNoisyExpectedImprovement``, BoTorch's own pathwise sampling) do not. Cost of a query: b·q·m·(n·m)² operations
-    for b batches of q points.
+    The constructor tunes the hyper-parameters by marginal likelihood: there is no ``fit_gpytorch_mll`` to call, and ``train``
+    and ``eval`` have no effect. Computes in float64 and answers in the dtype of the query. Models the outputs jointly.
+    Acquisition functions that ask a model for posteriors, fantasies or conditioning work; those that access GPyTorch's kernels
+    (``LogNoisyExpectedImprovement``, BoTorch's own pathwise sampling) do not. Cost of a query: b·q·m·(n·m)² operations for b
+    batches of q points.
 
     Args:
-        train_X: (n, d), in the unit cube unless the transform or the module bring it to a scale of order one.
+        train_X: (n, d), in the unit cube unless the transform or the module scales it to order one.
         train_Y: (n, m).
         module: None for :func:`default_network`, which takes inputs in the unit cube; any ``nn.Module`` that maps (n, d) to
-            (n, m), its hyper-parameters then tuned; or a :class:`ntkgp.tuning.Tuned`, as it is.
-        noise_var: ``"tuned"``, or the known noise variance in the units of train_Y: a number, or one per observation (n, m).
-        input_transform: as for ``SingleTaskGP``; a transform with parameters of its own is not trained.
-        outcome_transform: as for ``SingleTaskGP``: ``Standardize`` unless told otherwise, None for none.
+            (n, m) and is then tuned; or a :class:`ntkgp.tuning.Tuned`, which is used without tuning.
+        noise_var: ``"tuned"``, or the known noise variance in squared units of train_Y: a number, or one per observation
+            (n, m).
+        input_transform: as for ``SingleTaskGP``; the parameters of a transform are not trained.
+        outcome_transform: as for ``SingleTaskGP``: ``Standardize`` by default; None for no transform.
         starts: as for :func:`ntkgp.tune`.
         steps: as for :func:`ntkgp.tune`.
-        hyper_prior: as for :func:`ntkgp.tune`; without one, the few points of a search are fitted too well to be true.
-        generator: source of the default network's weights; the global one when None.
+        hyper_prior: as for :func:`ntkgp.tune`; without it, tuning over-fits the few points of a search.
+        generator: source of the default network's weights; None for the global one.
 
     Attributes:
-        gp: the :class:`ntkgp.posterior.Posterior` inside, of transformed targets given transformed inputs.
-        tuned: the hyper-parameters; pass them as `module` to build the next model without tuning. None after
+        gp: the :class:`ntkgp.posterior.Posterior` of transformed targets given transformed inputs.
+        tuned: the tuned hyper-parameters; pass them as `module` to build the next model without tuning. None after
             :meth:`from_posterior`.
 
     Example:
@@ -70,8 +71,8 @@ class NTKGPModel(Model, FantasizeMixin):
         True
     """
 
-    likelihood = None  # FantasizeMixin asks whether it is one of fixed noise; here the model itself knows the noise
-    _has_transformed_inputs = True  # the inputs inside the posterior are, always
+    likelihood = None  # FantasizeMixin checks it for a fixed-noise likelihood; here the model itself knows the noise
+    _has_transformed_inputs = True  # the posterior always holds transformed inputs
 
     def __init__(
         self,
@@ -95,11 +96,11 @@ class NTKGPModel(Model, FantasizeMixin):
             if isinstance(outcome_transform, type):
                 outcome_transform = Standardize(m=Y.shape[1])
             if outcome_transform is not None:
-                outcome_transform.train()  # learns from these targets, as in SingleTaskGP
+                outcome_transform.train()  # learns its coefficients from these targets, as in SingleTaskGP
                 Y, noise = outcome_transform(Y, noise, X=X)
             X, Y = X.double(), Y.double()
         if noise is not None and bool((noise == noise[:1]).all()):
-            noise = noise[:1]  # the same everywhere, so it is known at new points too
+            noise = noise[:1]  # equal for all observations, so it is known at new points too
         if isinstance(module, Tuned):
             tuned = module if noise is None else replace(module, noise_var=noise)
         else:
@@ -115,14 +116,15 @@ class NTKGPModel(Model, FantasizeMixin):
         input_transform: InputTransform | None = None,
         outcome_transform: OutcomeTransform | None = None,
     ) -> "NTKGPModel":
-        """A model over a posterior that is there already; all three kinds work.
+        """Build a model from an existing posterior of any of the three kinds.
 
-        With ``Exact()`` queries are batched; the others take one call for each batch of points (one for all when q·m = 1).
+        ``Exact()`` handles all batches of a query in one call; the other methods take one call per batch (one in total when
+        q·m = 1).
 
         Args:
-            posterior: what ``ntkgp.fit`` returned.
-            input_transform: what its inputs went through, with its coefficients learned.
-            outcome_transform: what its targets went through, with its coefficients learned.
+            posterior: the result of ``ntkgp.fit``.
+            input_transform: the transform applied to its inputs, with learned coefficients.
+            outcome_transform: the transform applied to its targets, with learned coefficients.
 
         Example:
             >>> import torch, ntkgp
@@ -133,14 +135,14 @@ class NTKGPModel(Model, FantasizeMixin):
             True
         """
         if not isinstance(posterior, Posterior):
-            raise TypeError(f"posterior must be what ntkgp.fit returned, got {type(posterior).__name__}")
+            raise TypeError(f"posterior must come from ntkgp.fit, got {type(posterior).__name__}")
         X = posterior.problem.data.x
         original = X if input_transform is None else input_transform.eval().untransform(X)
         return cls._empty()._hold(posterior, original, input_transform, outcome_transform)
 
     @classmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
-        """BoTorch's datasets as arguments; its ``train_Yvar`` is `noise_var` here."""
+        """Convert a BoTorch dataset to arguments; ``train_Yvar`` becomes `noise_var`."""
         inputs = super().construct_inputs(training_data=training_data, **options)
         return {"noise_var" if name == "train_Yvar" else name: value for name, value in inputs.items()}
 
@@ -151,13 +153,13 @@ class NTKGPModel(Model, FantasizeMixin):
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
     ) -> GPyTorchPosterior | TransformedPosterior:
-        """Joint over the q points and m outputs of each batch; differentiable in X.
+        """The joint posterior of the q points and m outputs of each batch; differentiable in X.
 
         Args:
             X: (*batch, q, d).
-            output_indices: which outputs; all when None.
-            observation_noise: True adds the model's noise (its mean, where it differs from point to point); a tensor that
-                broadcasts to (*batch, q, m) is added as it is, in units of the transformed outcomes.
+            output_indices: indices of the outputs; None for all.
+            observation_noise: True adds the model's noise variance (its mean, if it differs between observations); a tensor
+                that broadcasts to (*batch, q, m) is added unchanged, in squared units of the transformed outcomes.
             posterior_transform: as in BoTorch.
         """
         self.eval()
@@ -179,17 +181,17 @@ class NTKGPModel(Model, FantasizeMixin):
         return answer if posterior_transform is None else posterior_transform(answer, X=X)  # pyright: ignore[reportReturnType]
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> "NTKGPModel":
-        """A new model that has also seen (X, Y), hyper-parameters and transforms kept.
+        """A new model that has also seen (X, Y), with the same hyper-parameters and transforms.
 
-        Without batches and gradients the exact posterior is updated. Else (fantasies; some outputs only) the model remembers
-        the new points, differentiably, and every query is conditioned on them, at n' points more a batch: made for the few
-        points of a look-ahead, not for many.
+        Without batches and gradients this updates the exact posterior. Otherwise (fantasies; only some outputs) the new model
+        stores the n' new points with their gradients and conditions every query on them. That makes a query cost n' more
+        points per batch: meant for the few points of a look-ahead, not for many.
 
         Args:
             X: (*batch, n', d).
             Y: (*batch', n', m), in the units of train_Y; the batches broadcast.
-            noise: noise variance that broadcasts to Y, in units of the transformed outcomes; the model's own when None.
-            **kwargs: taken and ignored, since BoTorch passes hints for GPyTorch's models.
+            noise: noise variance that broadcasts to Y, in squared units of the transformed outcomes; None for the model's.
+            **kwargs: ignored; BoTorch passes hints for GPyTorch's models.
         """
         self.eval()
         check_observations(X, Y, self.train_inputs[0].shape[-1], self.num_outputs)
@@ -209,15 +211,15 @@ class NTKGPModel(Model, FantasizeMixin):
         return self._like(seen=(*self._seen, new))
 
     def sample_paths(self, count: int = 1, *, generator: torch.Generator | None = None) -> GenericDeterministicModel:
-        """Functions drawn from the posterior, as a deterministic model of batch shape (count,): for Thompson sampling.
+        """Draw functions from the posterior as a deterministic model of batch shape (count,), for Thompson sampling.
 
-        Exact draws, evaluable anywhere, again and again, differentiable. Maximise all of them with BoTorch's
-        ``optimize_posterior_samples``, or a single one by ``optimize_acqf`` of its ``PosteriorMean``. Cost: 2·P·m operations a
-        point and path, P the number of the network's parameters.
+        The draws are exact, differentiable, and can be evaluated anywhere and repeatedly. Maximise all of them with BoTorch's
+        ``optimize_posterior_samples``, or a single one by ``optimize_acqf`` of its ``PosteriorMean``. Cost: 2·P·m operations
+        per point and path for a network with P parameters.
 
         Args:
-            count: how many.
-            generator: source of the draws; the global one when None.
+            count: number of functions.
+            generator: source of the draws; None for the global one.
 
         Example:
             >>> import torch
@@ -233,13 +235,13 @@ class NTKGPModel(Model, FantasizeMixin):
         """
         if self._seen:
             raise NotImplementedError(
-                "there are no paths of a model of fantasies, or of observations of some outputs only; draw them from the model "
-                "that was conditioned"
+                "a model with fantasies, or conditioned on only some outputs, has no sample paths; draw them from the model "
+                "before conditioning"
             )
         return paths_of(self, self.gp.sample(count, generator=generator), count, self._outputs)
 
     def subset_output(self, idcs: list[int]) -> "NTKGPModel":
-        """The same model seen through some of its outputs, in that order."""
+        """The same model restricted to some of its outputs, in the given order."""
         chosen = normalize_indices(list(idcs), d=self.num_outputs)
         assert chosen is not None
         transform = self._outcome_transform
@@ -255,17 +257,17 @@ class NTKGPModel(Model, FantasizeMixin):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Empty; that of the fantasies for a model that came out of ``fantasize``."""
+        """The batch shape of the fantasies; empty if there are none."""
         return batch_shape(self._seen)
 
     @property
     def train_inputs(self) -> tuple[Tensor]:
-        """The transformed points inside the posterior."""
+        """The transformed training points of the posterior."""
         return (self.gp.problem.data.x,)
 
     @property
     def _outcome_transform(self) -> OutcomeTransform | None:
-        return getattr(self, "outcome_transform", None)  # BoTorch asks whether the attribute is there
+        return getattr(self, "outcome_transform", None)  # BoTorch checks whether the attribute exists
 
     @property
     def _noise(self) -> Float[Tensor, "1 m"]:
@@ -299,7 +301,7 @@ class NTKGPModel(Model, FantasizeMixin):
         return self
 
     def _like(self, **changes: Any) -> "NTKGPModel":
-        """The same model but for some of what it holds."""
+        """A copy of the model with some attributes replaced."""
         same = {
             "gp": self.gp, "original": self._original_train_inputs, "input_transform": getattr(self, "input_transform", None),
             "outcome_transform": self._outcome_transform, "tuned": self.tuned, "outputs": self._outputs, "seen": self._seen,
@@ -307,4 +309,4 @@ class NTKGPModel(Model, FantasizeMixin):
         return self._empty()._hold(**{**same, **changes})
 
     def _revert_to_original_inputs(self) -> None:
-        """Nothing to do in training mode: what is inside the posterior is never changed."""
+        """Do nothing in training mode: the points of the posterior never change."""

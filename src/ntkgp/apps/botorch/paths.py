@@ -1,4 +1,4 @@
-"""Functions drawn from a posterior as a deterministic BoTorch model."""
+"""Functions drawn from a posterior, as a deterministic BoTorch model."""
 
 import torch
 from botorch.models.deterministic import GenericDeterministicModel
@@ -9,7 +9,7 @@ from ntkgp.posterior.samples import FunctionSample
 
 
 def paths_of(model: Model, sample: FunctionSample, count: int, outputs: list[int]) -> GenericDeterministicModel:
-    """The drawn functions behind the transforms of a model, with batch shape (count,)."""
+    """Wrap the drawn functions in the transforms of a model; the result has batch shape (count,)."""
     each = [sample[k] for k in range(count)]
     transform = getattr(model, "outcome_transform", None)
 
@@ -25,7 +25,7 @@ def paths_of(model: Model, sample: FunctionSample, count: int, outputs: list[int
             found = values(sample, batches.squeeze(-3)).movedim(0, -3)
         elif count == 1:
             found = values(sample, batches)[0]
-        elif batches.shape[-3] == count:  # each function at points of its own
+        elif batches.shape[-3] == count:  # each function at its own points
             found = torch.cat([values(f, x) for f, x in zip(each, batches.unbind(-3), strict=True)]).movedim(0, -3)
         else:
             raise ValueError(

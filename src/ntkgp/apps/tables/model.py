@@ -72,14 +72,13 @@ class TableModel:
         """Functions drawn from the posterior at x, in the units of the targets."""
         return self.targets.center + self.targets.scale * functions(self._standardised(x)).cpu().double()
 
-    def packed(self) -> "TableModel":
-        """The same with the posterior as its state, which can be pickled: a posterior holds functions and locks."""
-        return replace(self, posterior=(self.posterior.kind, self.posterior.state()))  # pyright: ignore[reportArgumentType]
+    def __getstate__(self) -> dict[str, Any]:
+        # A posterior holds functions and locks, which cannot be pickled; its state is tensors and words, as in files.
+        return {**vars(self), "posterior": (self.posterior.kind, self.posterior.state())}
 
-    def unpacked(self) -> "TableModel":
-        """The inverse of :meth:`packed`."""
-        kind, state = self.posterior  # pyright: ignore[reportGeneralTypeIssues]
-        return replace(self, posterior=KINDS[kind].from_state(state, self.module, None))
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        kind, parts = state["posterior"]
+        vars(self).update(state, posterior=KINDS[kind].from_state(parts, state["module"], None))
 
     def _standardised(self, x: Tensor) -> Tensor:
         return self.inputs.apply(x).to(next(self.module.parameters()))

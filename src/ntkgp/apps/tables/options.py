@@ -1,11 +1,9 @@
 """What a table model depends on beside the data, and how large its networks are."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from ntkgp._system.check_options import check_count
 from ntkgp.linalg.cgls import CGLS
@@ -13,7 +11,6 @@ from ntkgp.posterior.exact.method import Exact
 from ntkgp.posterior.lowrank.method import LowRank
 from ntkgp.posterior.method import Method
 
-ModuleFactory = Callable[[int, int, torch.Generator], nn.Module]  # (features, outputs, generator) -> network
 SOLVER_TOLERANCE = 1e-5  # of the mean beyond the dense limit: far below the posterior standard deviation
 
 
@@ -58,7 +55,7 @@ class TableOptions:
         progress: show progress bars.
     """
 
-    module: nn.Module | ModuleFactory | None = None
+    module: Any = None
     method: Method | None = None
     standardize: bool = True
     tune: bool = True

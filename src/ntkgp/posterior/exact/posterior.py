@@ -151,11 +151,11 @@ class ExactPosterior(Posterior):
         """The posterior with more data, by new rows of the Cholesky factor; both posteriors share the old rows.
 
         Cost for m points: (N·C)²·(m·C + 2) operations, and m·C·(N·C) numbers written. When a quarter of all rows came by
-        updates, the factor is joined into one matrix, which moves (N·C)² numbers. Memory: 2·m·C·(N·C) more numbers; twice
-        (N·C)² while the factor is joined.
+        updates, they are merged into one matrix, which copies (N·C)² numbers. Memory: 2·m·C·(N·C) more numbers; twice
+        (N·C)² during the merge.
 
         Appending rows is stable, so errors do not accumulate. Each update measures the residuals of the new rows and of one
-        old point (a different one each time), and of all rows when the factor is joined. If a residual is too large for a
+        old point (a different one each time), and of all rows after a merge. If a residual is too large for a
         stable factorisation, everything is factorised again; see `backward_error` and `refactored`. The answer stays exact
         for any number of points. A ValueError reports that the factor no longer fits in memory: use :class:`LowRank` then.
         """

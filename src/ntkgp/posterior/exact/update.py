@@ -17,7 +17,7 @@ def add_rows(
     """Return the factor, α, the backward error of α, and whether everything was factorised again.
 
     Appending rows is stable, so errors do not accumulate. Measure the residuals of the new rows and of one old point (a
-    different one each time), or of all rows when the factor was joined into one matrix. If a residual is too large for a
+    different one each time), or of all rows after a merge into one matrix. If a residual is too large for a
     stable factorisation, factorise everything again.
     """
     check_memory(whole, 2)
@@ -29,7 +29,7 @@ def add_rows(
         return *factorise_problem(whole), True
     r, count = whole.data.whitened_residual, len(before)
     alpha = cholesky.solve(r.unsqueeze(1)).squeeze(1)
-    if cholesky.count == 0:  # the factor was joined into one matrix: check all rows
+    if cholesky.count == 0:  # the rows were merged into one matrix: check all of them
         rows, operator = slice(None), whole.operators.whitened
         product = operator.matmat(operator.rmatmat(alpha.unsqueeze(1))).squeeze(1) + alpha
     else:  # check the new rows and one old point

@@ -44,7 +44,8 @@ def anchor_penalty(network: nn.Module, anchor: nn.Module, prior_var: float | Map
     for name, p in network.named_parameters():
         if name not in start or start[name].shape != p.shape:
             raise ValueError(
-                f"network is not a copy of anchor: anchor has no parameter {name!r} of shape {tuple(p.shape)}; pass a copy of anchor"
+                f"network is not a copy of anchor: parameter {name!r} of shape {tuple(p.shape)} is not in anchor; pass the "
+                "module that was copied"
             )
         if name in scales:
             terms.append(((p - start[name].detach()) / scales[name]).square().sum())

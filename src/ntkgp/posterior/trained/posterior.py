@@ -182,8 +182,8 @@ class TrainedPosterior(Posterior):
         names = [name for name, kind in ESTIMATES.items() if type(self.plan.estimate) is kind]
         if not names:
             raise ValueError(
-                f"only TightCovariance and PaperCovariance can be saved, got {type(self.plan.estimate).__name__}: files store no "
-                "code"
+                f"only TightCovariance and PaperCovariance can be saved, got {type(self.plan.estimate).__name__}: files store "
+                "no code"
             )
         weights = self.predictors.trained
         # A user's own SVD method or trainer is code and is not saved, only its results.

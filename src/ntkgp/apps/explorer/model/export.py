@@ -27,17 +27,17 @@ def script(state: State) -> str:
         raise StateError("there is nothing to export yet: add a point first")
     points = [list(point) for point in state.points]
     features = 2 if state.normalisation == "circle" else 1
-    method = f"LowRank(rank={min(state.rank, len(points))}, tail={state.tail}, svd=linalg.DenseSVD(), dtype=torch.float64)"
+    svd = "svd=ntkgp.linalg.DenseSVD(), dtype=torch.float64"
+    method = f"ntkgp.LowRank(rank={min(state.rank, len(points))}, tail={state.tail}, {svd})"
     return f"""\
-import torch, ntkgp
-from ntkgp import linalg, plots
+import torch, ntkgp, ntkgp.plots as plots
 points = torch.tensor({points}, dtype=torch.float64)
 x, y, grid = points[:, :1], points[:, 1], torch.linspace({LOW}, {HIGH}, {GRID}, dtype=torch.float64).unsqueeze(1)
 generator, softplus = torch.Generator().manual_seed({state.seed}), torch.nn.Softplus(beta={state.sharpness})
 network = ntkgp.mlp({features}, width={state.width}, depth={state.depth}, activation=softplus, generator=generator)
 net = torch.nn.Sequential({FIRST_LAYER[state.normalisation]}, network).double()
 exact = ntkgp.fit(net, x, y, noise_var={state.noise_var}).predict(grid)
-p = ntkgp.fit(net, x, y, noise_var={state.noise_var}, method=ntkgp.{method}).predict(grid)
+p = ntkgp.fit(net, x, y, noise_var={state.noise_var}, method={method}).predict(grid)
 ax = plots.posterior_1d(None, grid[:, 0], p.mean, p.std, data=(x[:, 0], y), total_std=p.total_std, bracket=(p.lower, p.upper))
 ax.figure.savefig("posterior.png", dpi=160)
 """
