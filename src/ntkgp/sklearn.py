@@ -103,13 +103,13 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         Args:
             X: (N, D).
             y: (N,) or (N, C).
-            noise_var: known noise variance per observation in squared units of y, (N,) or (N, C); overrides the parameter.
+            noise_var: known noise variance per point in squared units of y, (N,) or (N, C); overrides the parameter.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         x, t = torch.tensor(X), torch.tensor(y, dtype=torch.float64)
         if not bool((t != t[:1]).any()):
             warnings.warn(
-                f"y is {'a single point' if len(t) == 1 else 'constant'}, so its noise cannot be estimated; expect a std near 0",
+                f"y is {'a single point' if len(t) == 1 else 'constant'}, so the noise cannot be estimated: expect std near 0",
                 NumericalWarning, stacklevel=2,
             )  # fmt: skip
         options = TableOptions(
@@ -175,7 +175,7 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
                 received one per point.
         """
         if return_std and return_cov:
-            raise RuntimeError("return_std and return_cov exclude each other; pass return_cov only, its diagonal is the variance")
+            raise RuntimeError("return_std and return_cov exclude each other; use the diagonal of the covariance as variance")
         x = self._points(X)
         noise = self._noise_at(len(x), noise_var) if (return_std or return_cov) and include_noise else None
         if return_cov:

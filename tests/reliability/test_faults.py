@@ -132,7 +132,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_is_full(method: str, disk: Path):
     whole, folder, ballast = values(fitted(method, None)), disk / "state", disk / "ballast"
     ballast.write_bytes(bytes(370_000))
-    with pytest.warns(ntkgp.storage.CheckpointWarning, match=rf"No space left on device.*the fit continues, and {folder} still holds"):
+    with pytest.warns(
+        ntkgp.storage.CheckpointWarning, match=rf"No space left on device.*the fit continues, and {folder} still holds"
+    ):
         assert torch.equal(values(fitted(method, folder)), whole)
     check_whole(folder)
     ballast.unlink()

@@ -234,7 +234,7 @@ for line in sys.stdin:
     def __call__(self, path: Path) -> None:
         if self.process is None:
             inside, GUARD.inside = GUARD.inside, None  # this process is ours, not the file's
-            command = [sys.executable, "-c", self.CODE.format(trial=table_files.TRIAL)]
+            command = [sys.executable, "-c", self.CODE.format(trial=table_files.DECODE_SCRIPT)]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
             self.process = subprocess.Popen(command, **pipes)
             GUARD.inside = inside
@@ -262,7 +262,7 @@ def test_a_parquet_file_that_ends_the_process(tmp_path: Path, monkeypatch: pytes
     """As one does whose page says that it holds 2⁶¹ values: polars asks for as many bytes, and Rust aborts."""
     path = tmp_path / "table.parquet"
     TABLE.write_parquet(path)
-    monkeypatch.setattr(table_files, "TRIAL", "import os; os.abort()")
+    monkeypatch.setattr(table_files, "DECODE_SCRIPT", "import os; os.abort()")
     with pytest.raises(TableError, match="ended by SIGABRT"):
         read(path)
 

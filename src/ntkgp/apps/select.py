@@ -1,4 +1,4 @@
-"""Active learning: which points to observe next, so that least is left unknown where it matters."""
+"""Active learning: choose the points whose observation reduces the variance most."""
 
 import torch
 from jaxtyping import Float, Int
@@ -17,24 +17,25 @@ def select(
     targets: Tensor | None = None,
     noise_var: float | Tensor | None = None,
 ) -> Int[Tensor, "count"]:
-    """The candidates to observe next, by joint variance reduction: greedily, each given that those before it are observed.
+    """Choose the candidates to observe next, greedily by joint variance reduction.
 
-    At every step the candidate is taken whose observation, noise included, leaves the least sum of epistemic variances over
-    the targets and outputs. What will be observed does not matter, only where: in a Gaussian process the covariance does not
-    depend on the values. So a batch is chosen at once, and its points do not crowd: what one tells, the next need not.
+    Each step takes the candidate whose noisy observation, added to the ones already chosen, minimises the sum of epistemic
+    variances over the targets and outputs. The covariance of a Gaussian process does not depend on the observed values, so a
+    whole batch can be chosen before anything is observed. Points of a batch do not cluster: each one is chosen for what the
+    previous ones leave unknown.
 
     Cost: the joint covariance of candidates and targets, and 2·count·M·T·C² operations; memory 3·((M + T)·C)² numbers (M
-    candidates, T targets). No candidate is taken twice.
+    candidates, T targets). No candidate is chosen twice.
 
     Args:
-        posterior: any of the three kinds; of its ``covariance`` it takes what it says.
+        posterior: any of the three kinds; only its ``covariance`` and its noise are used.
         candidates: points that could be observed, (M, ...).
-        count: how many to choose, at most M.
-        targets: points where the variance is to fall, (T, ...); the candidates when None.
-        noise_var: noise variance of the observations to come, as in ``predict``; that of the fit when None.
+        count: number of points to choose, at most M.
+        targets: points where the variance should become small, (T, ...); None for the candidates.
+        noise_var: noise variance of the new observations, as in ``predict``; None for the noise of the fit.
 
     Returns:
-        Indices into `candidates`, the best first.
+        Indices into `candidates`, best first.
 
     Example:
         >>> import torch, ntkgp
@@ -47,7 +48,7 @@ def select(
     """
     check_count(count, "count", 1)
     if count > len(candidates):
-        raise ValueError(f"count must be at most {len(candidates)}, the number of candidates, got {count}; offer more of them")
+        raise ValueError(f"count must be at most {len(candidates)}, the number of candidates, got {count}; lower it")
     points = candidates if targets is None else torch.cat([candidates, targets.to(candidates)])
     with torch.no_grad():
         noise = _noise(posterior, candidates, noise_var)
@@ -61,23 +62,23 @@ def select(
 def _greedy(
     among: Float[Tensor, "MC MC"], across: Float[Tensor, "MC TC"], noise: Float[Tensor, "M C"], count: int
 ) -> Int[Tensor, "count"]:
-    """Greedy choice from the covariance among candidates and that with the targets; `across` is used up."""
+    """Greedy choice, given the covariances among the candidates and between candidates and targets; overwrites `across`."""
     M, C = noise.shape
-    own = among.view(M, C, M, C).diagonal(dim1=0, dim2=2).movedim(-1, 0).clone()  # of each candidate by itself
+    own = among.view(M, C, M, C).diagonal(dim1=0, dim2=2).movedim(-1, 0).clone()  # covariance of the outputs of each candidate
     own.diagonal(dim1=1, dim2=2).add_(noise)
-    told = among.new_zeros(0, M * C)  # rows whose products are what the chosen ones explain among the candidates
+    explained = among.new_zeros(0, M * C)  # explainedᵀ explained: the part of `among` explained by the chosen candidates
     free, chosen = torch.ones(M, dtype=torch.bool, device=among.device), []
     for _ in range(count):
         factors = torch.linalg.cholesky(own)
         gain = torch.linalg.solve_triangular(factors, across.view(M, C, -1), upper=False).square().sum(dim=(1, 2))
         best = int(torch.where(free, gain, -torch.inf).argmax())
         rows = slice(best * C, (best + 1) * C)
-        now = among[rows] - told[:, rows].T @ told
+        now = among[rows] - explained[:, rows].T @ explained
         half, seen = (torch.linalg.solve_triangular(factors[best], t, upper=False) for t in (now, across[rows]))
         across -= half.T @ seen
         mine = half.T.view(M, C, C)
         own -= mine @ mine.mT
-        told, free[best] = torch.cat([told, half]), False
+        explained, free[best] = torch.cat([explained, half]), False
         chosen.append(best)
     return torch.tensor(chosen, device=among.device)
 
@@ -89,8 +90,8 @@ def _noise(posterior: Posterior, candidates: Tensor, noise_var: float | Tensor |
     if noise_var is None:
         if known.noise_var is None:
             raise ValueError(
-                "noise_var is missing: the noise of the fit differed from point to point, so that of the candidates is not "
-                f"known; pass a number, or a tensor of shape ({M},), (1, {C}) or ({M}, {C})"
+                "noise_var is missing: the fit had one noise variance per observation, so the noise of the candidates is "
+                f"unknown; pass a number, or a tensor of shape ({M},), (1, {C}) or ({M}, {C})"
             )
         noise_var = known.noise_var.reshape(1, C)
     return check_noise(noise_var, (M, C)).to(candidates.device)

@@ -9,7 +9,8 @@ def last_layer(module: nn.Module) -> list[str]:
     "Last" is the order of registration, which in an ``nn.Sequential`` is the order of use.
 
     Example:
-        >>> last_layer(mlp(2, width=8))
+        >>> import ntkgp
+        >>> last_layer(ntkgp.mlp(2, width=8))
         ['4']
     """
     names = [name for name, p in module.named_parameters() if p.requires_grad]

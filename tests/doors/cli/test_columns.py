@@ -52,9 +52,9 @@ def test_columns_that_are_missing_retyped_or_unknown_are_named(home: Path, tmp_p
 
     assert "has no column 'town'; its columns are 'size'" in attempt(houses(3).drop("town"), 2)
     retyped = attempt(houses(3).with_columns(size=pl.Series(["small", "large", "large"])), 2)
-    assert "column 'size' held numbers when the model was fitted and is of type String here, such as 'small'" in retyped
+    assert "column 'size' held numbers in the training table, but has type String here, such as 'small'" in retyped
     assert "'lift' held booleans" in attempt(houses(3).with_columns(lift=pl.Series([0, 1, 1])), 2)
-    assert "columns that the training table had not, and which are not used: colour" in attempt(
+    assert "columns that the training table did not have; they are ignored: colour" in attempt(
         houses(3).with_columns(colour=pl.lit("red")), 0
     )
 
@@ -76,7 +76,7 @@ def test_tables_that_cannot_be_used(home: Path, tmp_path: Path):
     pl.DataFrame(
         {"day": pl.date_range(pl.date(2020, 1, 1), pl.date(2020, 1, 3), eager=True), "y": [1.0, 2.0, 3.0]}
     ).write_parquet(tmp_path / "dates.parquet")
-    assert "'day' is of type Date" in said(run("fit", tmp_path / "dates.parquet", "--target", "y", code=2))
+    assert "'day' has type Date" in said(run("fit", tmp_path / "dates.parquet", "--target", "y", code=2))
     assert "there is no file" in said(run("fit", tmp_path / "none.csv", "--target", "y", code=2))
     assert "must end in .csv, .tsv or .parquet" in said(run("fit", home / "model" / "model.json", "--target", "y", code=2))
     assert "expected cpu" in said(run("fit", home / "train.csv", "--target", "price", "--device", "tpu", code=2))

@@ -28,7 +28,7 @@ def test_known_noise(home: Path, tmp_path: Path):
     out, _ = predictions(tmp_path / "model", new, tmp_path)
     np.testing.assert_allclose(out["total_std"] ** 2, out["epistemic_std"] ** 2 + new["variance"], rtol=1e-9)
     less, result = predictions(tmp_path / "model", new.drop("variance"), tmp_path)
-    assert "no column 'variance' of noise variances: total_std, lower and upper are empty" in said(result)
+    assert "no column 'variance' of noise variances: total_std, lower and upper stay empty; add the column" in said(result)
     assert less["total_std"].null_count() == 6
     np.testing.assert_allclose(less["mean"], out["mean"], rtol=1e-9)
     new.with_columns(variance=0.0).write_csv(tmp_path / "zero.csv")
@@ -51,12 +51,12 @@ def test_noise_of_groups(tmp_path: Path):
     spread = (out["total_std"] ** 2 - out["epistemic_std"] ** 2).sqrt()
     np.testing.assert_allclose(spread[:2], [noise["good"], noise["bad"]], rtol=1e-6)
     assert noise["good"] < spread[2] < noise["bad"]
-    assert "new; their noise is the mean of the others'" in said(result)
+    assert "new; their noise is the mean over the training rows" in said(result)
 
 
 def test_beyond_the_dense_limit_the_posterior_is_of_low_rank(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     set_dense_limit(monkeypatch, 50)
-    monkeypatch.setattr(named, "ROWS", 16)  # of several blocks
+    monkeypatch.setattr(named, "CHUNK_ROWS", 16)  # of several blocks
     options = ["--target", "price", "--ignore", "rent", "--ignore", "variance", *SMALL]
     fit = run("fit", home / "train.csv", *options, "--rank", "50", "--out", tmp_path / "model", "--json")
     record = json.loads(fit.stdout)
@@ -85,7 +85,7 @@ def test_noise_is_judged_by_rows_beyond_a_first_fit(tmp_path: Path, monkeypatch:
     pl.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": x[:, 0] + 0.3 * rng.normal(size=800)}).write_csv(tmp_path / "t.csv")
     options = ["--target", "y", "--max-rows-tuning", "20", "--rank", "20", *SMALL]
     judged = run("fit", tmp_path / "t.csv", *options, "--out", tmp_path / "model")
-    assert "judged by 300 rows" in judged.stdout
+    assert "the noise was estimated from 300 rows" in judged.stdout
     facts = json.loads((tmp_path / "model" / "model.json").read_text())
     assert facts["fitted"]["noise_judged_on"] == 300
     assert facts["noise"]["variances"][0][0] ** 0.5 == pytest.approx(0.3, rel=0.1)
@@ -156,7 +156,7 @@ def test_a_damaged_or_foreign_model_is_refused(home: Path, tmp_path: Path):
     path = tmp_path / "model" / table_folder.FACTS
     facts = json.loads(path.read_text())
     path.write_text(json.dumps({**facts, "targets": ["rent"]}))
-    assert "is not what its sha256 says" in attempt()
+    assert "content does not match its sha256" in attempt()
     path.write_text(json.dumps({**facts, "version": 2}))
     assert "expected 'ntkgp table model' of version 1" in attempt()
     path.write_text(path.read_text()[:100])

@@ -40,7 +40,7 @@ TABLES: dict[str, tuple[bytes | str, list[str]]] = {
     "texts for targets": ("a,y\n1,u\n2,v\n", ["'y' must hold numbers"]),
     "targets alone": ("y\n1\n2\n", ["no column left for features"]),
     "rows of different lengths": ("a,y\n1,2\n1,2,3\n", ["cannot be read"]),
-    "the same column twice": ("a,a,y\n1,2,3\n", ["twice", "a"]),
+    "the same column twice": ("a,a,y\n1,2,3\n", ["two columns 'a'", "rename"]),
     "no text": (bytes(range(256)), ["no column 'y'"]),
     "values of 1e300": ("a,y\n1e300,1\n-1e300,2\n3,4\n", ["column 'a'", "rescale"]),
     "targets of 1e300": ("a,y\n1,1e300\n2,-1e300\n3,4\n", ["column 'y'", "rescale"]),

@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 
 import torch
+from botorch.posteriors import GPyTorchPosterior
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from jaxtyping import Float
+from linear_operator import to_linear_operator
 from torch import Tensor
 
 from ntkgp.posterior.exact.posterior import ExactPosterior
@@ -74,6 +77,14 @@ def conditioned(
     half = torch.linalg.solve_triangular(factor, covariance[..., k:, :k], upper=False)
     surprise = torch.linalg.solve_triangular(factor, (y - mean[..., k:]).unsqueeze(-1), upper=False)
     return mean[..., :k] + (half.mT @ surprise).squeeze(-1), covariance[..., :k, :k] - half.mT @ half
+
+
+def gaussian(mean: Float[Tensor, "*batch q m"], covariance: Float[Tensor, "*batch qm qm"]) -> GPyTorchPosterior:
+    """The joint Gaussian over q points and m outputs as a BoTorch posterior."""
+    operator = to_linear_operator(covariance)
+    if mean.shape[-1] == 1:
+        return GPyTorchPosterior(MultivariateNormal(mean.squeeze(-1), operator))
+    return GPyTorchPosterior(MultitaskMultivariateNormal(mean, operator))
 
 
 def _blocks(gp: Posterior, x: Float[Tensor, "B q d"]) -> tuple[Float[Tensor, "B q C"], Float[Tensor, "B qC qC"]]:

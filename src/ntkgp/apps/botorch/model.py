@@ -1,6 +1,5 @@
 """The BoTorch model: Bayesian optimisation with the posterior of a network. Needs the extra ``ntkgp[botorch]``."""
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,13 +12,11 @@ from botorch.posteriors import GPyTorchPosterior, TransformedPosterior
 from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.transforms import normalize_indices
 from botorch.utils.types import DEFAULT
-from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from jaxtyping import Float
-from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
-from ntkgp.apps.botorch.conditioning import Observations, batch_shape, joint
-from ntkgp.apps.botorch.data import check_observations, check_training_data, default_for, known_noise, tune_quietly
+from ntkgp.apps.botorch import data
+from ntkgp.apps.botorch.conditioning import Observations, batch_shape, gaussian, joint
 from ntkgp.apps.botorch.paths import paths_of
 from ntkgp.posterior.exact.posterior import ExactPosterior
 from ntkgp.posterior.interface import Posterior
@@ -89,24 +86,17 @@ class NTKGPModel(Model, FantasizeMixin):
         generator: torch.Generator | None = None,
     ):
         super().__init__()
-        check_training_data(train_X, train_Y)
-        noise = None if noise_var is None else known_noise(noise_var, train_Y)
+        data.check_training_data(train_X, train_Y)
+        noise = None if noise_var is None else data.known_noise(noise_var, train_Y)
+        if isinstance(outcome_transform, type):
+            outcome_transform = Standardize(m=train_Y.shape[1])
         with torch.no_grad():
-            X, Y = self.transform_inputs(train_X, input_transform), train_Y
-            if isinstance(outcome_transform, type):
-                outcome_transform = Standardize(m=Y.shape[1])
-            if outcome_transform is not None:
-                outcome_transform.train()  # learns its coefficients from these targets, as in SingleTaskGP
-                Y, noise = outcome_transform(Y, noise, X=X)
+            X = self.transform_inputs(train_X, input_transform)
+            Y, noise = data.transformed_targets(outcome_transform, X, train_Y, noise)
             X, Y = X.double(), Y.double()
-        if noise is not None and bool((noise == noise[:1]).all()):
-            noise = noise[:1]  # equal for all observations, so it is known at new points too
-        if isinstance(module, Tuned):
-            tuned = module if noise is None else replace(module, noise_var=noise)
-        else:
-            network = default_for(X, Y, generator) if module is None else module
-            tuned = tune_quietly(network, X, Y, noise, starts=starts, steps=steps, hyper_prior=hyper_prior)
-        self._hold(tuned.fit(X, Y), train_X.detach(), input_transform, outcome_transform, tuned)
+        settings = {"starts": starts, "steps": steps, "hyper_prior": hyper_prior}
+        tuned = data.tuned_for(module, X, Y, noise, generator, **settings)
+        self._set(tuned.fit(X, Y), train_X.detach(), input_transform, outcome_transform, tuned)
 
     @classmethod
     def from_posterior(
@@ -138,7 +128,7 @@ class NTKGPModel(Model, FantasizeMixin):
             raise TypeError(f"posterior must come from ntkgp.fit, got {type(posterior).__name__}")
         X = posterior.problem.data.x
         original = X if input_transform is None else input_transform.eval().untransform(X)
-        return cls._empty()._hold(posterior, original, input_transform, outcome_transform)
+        return cls._empty()._set(posterior, original, input_transform, outcome_transform)
 
     @classmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
@@ -170,12 +160,7 @@ class NTKGPModel(Model, FantasizeMixin):
         if isinstance(observation_noise, Tensor) or observation_noise:
             noise = observation_noise if isinstance(observation_noise, Tensor) else self._noise
             covariance = covariance + torch.diag_embed(noise.to(mean).expand_as(mean).flatten(-2))
-        mean, covariance = mean.to(X.dtype), to_linear_operator(covariance.to(X.dtype))
-        if self.num_outputs == 1:
-            distribution = MultivariateNormal(mean.squeeze(-1), covariance)
-        else:
-            distribution = MultitaskMultivariateNormal(mean, covariance)
-        answer = GPyTorchPosterior(distribution)
+        answer = gaussian(mean.to(X.dtype), covariance.to(X.dtype))
         if self._outcome_transform is not None:
             answer = self._outcome_transform.untransform_posterior(answer, X=X)
         return answer if posterior_transform is None else posterior_transform(answer, X=X)  # pyright: ignore[reportReturnType]
@@ -194,7 +179,7 @@ class NTKGPModel(Model, FantasizeMixin):
             **kwargs: ignored; BoTorch passes hints for GPyTorch's models.
         """
         self.eval()
-        check_observations(X, Y, self.train_inputs[0].shape[-1], self.num_outputs)
+        data.check_observations(X, Y, self.train_inputs[0].shape[-1], self.num_outputs)
         points, targets, transform = self.transform_inputs(X).double(), Y.double(), self._outcome_transform
         if transform is not None:
             targets, _ = transform(targets, X=points)
@@ -271,17 +256,17 @@ class NTKGPModel(Model, FantasizeMixin):
 
     @property
     def _noise(self) -> Float[Tensor, "1 m"]:
-        """The noise variance of an observation somewhere: the mean of the training data's."""
-        data = self.gp.problem.data
-        return data.noise_std.square().unflatten(0, (-1, data.outputs)).mean(dim=0, keepdim=True)[:, self._outputs]
+        """The noise variance of a new observation."""
+        return data.mean_noise(self.gp)[:, self._outputs]
 
     @classmethod
     def _empty(cls) -> "NTKGPModel":
+        """A model without attributes, made without the constructor and its tuning."""
         model = cls.__new__(cls)
         Model.__init__(model)
         return model
 
-    def _hold(
+    def _set(
         self,
         gp: Posterior,
         original: Tensor,
@@ -291,6 +276,7 @@ class NTKGPModel(Model, FantasizeMixin):
         outputs: list[int] | None = None,
         seen: tuple[Observations, ...] = (),
     ) -> "NTKGPModel":
+        """Set all attributes; `outputs` None means all outputs."""
         self.gp, self.tuned, self._seen, self._original_train_inputs = gp, tuned, seen, original
         self._outputs = list(range(gp.problem.outputs)) if outputs is None else outputs
         if input_transform is not None:
@@ -306,7 +292,7 @@ class NTKGPModel(Model, FantasizeMixin):
             "gp": self.gp, "original": self._original_train_inputs, "input_transform": getattr(self, "input_transform", None),
             "outcome_transform": self._outcome_transform, "tuned": self.tuned, "outputs": self._outputs, "seen": self._seen,
         }  # fmt: skip
-        return self._empty()._hold(**{**same, **changes})
+        return self._empty()._set(**{**same, **changes})
 
     def _revert_to_original_inputs(self) -> None:
         """Do nothing in training mode: the points of the posterior never change."""

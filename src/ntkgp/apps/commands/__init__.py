@@ -1,1 +1,1 @@
-"""The commands for tables: ``ntkgp fit``, ``ntkgp predict`` and ``ntkgp evaluate``, one file each."""
+"""The commands for tables, one file each: ``ntkgp fit``, ``ntkgp predict`` and ``ntkgp evaluate``."""

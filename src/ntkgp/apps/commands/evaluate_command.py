@@ -18,21 +18,21 @@ def evaluate(
     model: ModelFolder,
     table: TableFile,
     out: Annotated[Path, typer.Option(help="Folder for report.txt, report.json and report.png.")] = Path("report"),
-    level: Annotated[float, typer.Option(help="Level of the intervals whose coverage is counted.")] = 0.95,
+    level: Annotated[float, typer.Option(help="Probability of the intervals for which the coverage is reported.")] = 0.95,
     drop_missing: Drop = False,
     device: Device = "cpu",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Hold a model against a table with known targets: errors, scores, and whether intervals hold what they claim.
+    """Compare the predictions of a model with a table of known targets: errors, scores and calibration.
 
-    With several targets each has a report of its own, in a folder of its name. docs/diagnostics.md explains the numbers.
+    With several targets, each one gets its own report in a folder with its name. docs/diagnostics.md explains the numbers.
 
     Example: [bold]ntkgp evaluate model test.csv --out report[/bold]
     """
-    with explained() as said:
+    with explained() as warned:
         if not 0 < level < 1:
-            raise TableError(f"level must lie between 0 and 1, got {level!r}; 95 % is 0.95")
+            raise TableError(f"level must be between 0 and 1, got {level!r}; write 95 % as 0.95")
         fitted = folder.load(model, device)
         columns = fitted.columns
         data, whole = rows_of(fitted, table, [*columns.targets, *columns.noise], drop_missing)
@@ -49,13 +49,15 @@ def evaluate(
             if not (as_json or quiet):
                 typer.echo(f"{name}: {report}")
                 if level != 0.95:
-                    typer.echo(f"intervals of {level:.4g} cover {report.evaluation.coverage(level):.1%}")
+                    typer.echo(
+                        f"intervals of level {level:.4g} cover {report.evaluation.coverage(level):.1%} of the observations"
+                    )
         if as_json:
-            print_json({**record, "warnings": said})
+            print_json({**record, "warnings": warned})
         elif not quiet:
             typer.echo("wrote " + ", ".join(record["written"]))
 
 
 def _file_name(target: str) -> str:
-    """A target's name with nothing in it that a path could stumble over."""
+    """The name of a target with characters that are safe in a path."""
     return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in target)

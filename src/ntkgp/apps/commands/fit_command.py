@@ -13,58 +13,58 @@ from ntkgp.apps.tables.named import NamedColumns, NamedModel, fit_named
 from ntkgp.apps.tables.options import TableOptions
 from ntkgp.apps.tables.reading import files_of, read
 
-SIDES = {
-    "weights": "each a pass over the rows",
-    "kernel": "each a pass over the rows, its directions from the kernel matrix",
-    "matrix": "on a matrix of parameters by parameters written out in one pass over the rows",
+SIDES = {  # how the low-rank posterior worked, by the value of `side`
+    "weights": "one pass over the rows per step",
+    "kernel": "one pass over the rows per step; singular directions from the kernel matrix",
+    "matrix": "on the parameters × parameters matrix, computed in one pass over the rows",
 }
 
 
 def fit(
     table: TableFiles,
-    target: Annotated[list[str], typer.Option(help="Column to predict; may be given several times.")],
+    target: Annotated[list[str], typer.Option(help="Column to predict; repeat for several.")],
     out: Annotated[Path, typer.Option(help="Folder for the model.")] = Path("model"),
-    ignore: Annotated[list[str] | None, typer.Option(help="Column to leave out; may be given several times.")] = None,
+    ignore: Annotated[list[str] | None, typer.Option(help="Column to leave out; repeat for several.")] = None,
     noise_column: Annotated[
-        list[str] | None, typer.Option(help="Column of known noise variances, no feature; one for each target.")
+        list[str] | None, typer.Option(help="Column of known noise variances, one per target; not a feature.")
     ] = None,
     group_noise: Annotated[
-        str | None, typer.Option(help="Column whose every value has a noise variance of its own, learned; also a feature.")
+        str | None, typer.Option(help="Learn one noise variance per value of this column; it is also a feature.")
     ] = None,
     drop_missing: Drop = False,
     width: Annotated[
         int | None,
-        typer.Option(help="Width of the networks.", show_default="512; beyond 8,000 rows × targets 64, beyond 200,000 32"),
+        typer.Option(help="Width of the networks.", show_default="512; above 8,000 rows × targets 64; above 200,000 32"),
     ] = None,
     warm_networks: Annotated[
         int | None,
-        typer.Option(help="Small networks trained for features; 0 for none.", show_default="6; 2 beyond 8,000 rows × targets"),
+        typer.Option(help="Number of small networks trained for features.", show_default="6; above 8,000 rows × targets 2"),
     ] = None,
-    rank: Annotated[int, typer.Option(help="Rank of the posterior beyond 8,000 rows × targets, where it is not exact.")] = 256,
-    max_rows_tuning: Annotated[int, typer.Option(help="Hyper-parameters are tuned on at most so many rows × targets.")] = 2000,
-    steps: Annotated[int, typer.Option(help="Steps of tuning.")] = 100,
-    starts: Annotated[int, typer.Option(help="Starts of tuning, of which the best goes on.")] = 3,
-    seed: Annotated[int, typer.Option(help="Seed of all randomness.", min=0, max=2**63 - 1)] = 0,
+    rank: Annotated[int, typer.Option(help="Rank of the posterior above 8,000 rows × targets; below it is exact.")] = 256,
+    max_rows_tuning: Annotated[int, typer.Option(help="Maximal number of rows × targets used for tuning.")] = 2000,
+    steps: Annotated[int, typer.Option(help="Number of tuning steps.")] = 100,
+    starts: Annotated[int, typer.Option(help="Number of starting points for tuning; the best one continues.")] = 3,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.", min=0, max=2**63 - 1)] = 0,
     device: Device = "cpu",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Fit a Gaussian process with a network's tangent kernel to a table.
 
-    Every column but the targets is a feature: numbers as they are, texts and booleans as one feature for each category.
+    All columns except the targets are features: numbers unchanged, texts and booleans as one feature per category.
 
     Example: [bold]ntkgp fit train.csv --target price --out model[/bold]
 
     Several targets: [bold]ntkgp fit train.parquet --target price --target rent --ignore id[/bold]
 
-    Noise of its own for each sensor: [bold]ntkgp fit train.csv --target price --group-noise sensor[/bold]
+    One noise variance per sensor: [bold]ntkgp fit train.csv --target price --group-noise sensor[/bold]
 
     Several processes, a folder of Parquet files: [bold]torchrun --nproc-per-node 2 -m ntkgp fit shards --target price[/bold]
 
-    Many rows, sooner: [bold]ntkgp fit big.parquet --target price --width 16 --rank 64[/bold]
+    Faster with many rows: [bold]ntkgp fit big.parquet --target price --width 16 --rank 64[/bold]
     """
     ignored, noise_columns = ignore or [], noise_column or []
-    with explained() as said, table_ranks.joined(device) as (ranks, device):
+    with explained() as warned, table_ranks.joined(device) as (ranks, device):
         show = not quiet and (ranks is None or ranks.first)
         options = TableOptions(
             width=width, warm_networks=warm_networks, rank=rank, points=max_rows_tuning, steps=steps, starts=starts, seed=seed,
@@ -72,14 +72,19 @@ def fit(
         )  # fmt: skip
         names = read(files_of(table)[0]).collect_schema().names()
         if noise_columns and (group_noise or len(noise_columns) != len(target)):
-            raise TableError(f"give one --noise-column for each of the {len(target)} targets and no --group-noise, or none")
+            raise TableError(
+                f"pass one --noise-column for each of the {len(target)} targets without --group-noise, or none at all"
+            )
         unknown = [name for name in [*target, *ignored, *noise_columns, *([group_noise] if group_noise else [])]
                    if name not in names]  # fmt: skip
         if unknown:
             raise TableError(f"{table} has no column {unknown[0]!r}; its columns are {', '.join(names)}")
         twice = [name for name in target if target.count(name) > 1 or name in {*ignored, *noise_columns, group_noise}]
         if twice:
-            raise TableError(f"column {twice[0]!r} is given as --target twice, or also to be ignored or as noise; name it once")
+            raise TableError(
+                f"column {twice[0]!r} is given twice: as --target, and again as --target, --ignore, --noise-column or "
+                "--group-noise; give it once"
+            )
         wanted = [name for name in names if name not in {*ignored} - {group_noise}]
         data = table_ranks.rows(table, wanted, drop_missing, ranks)
         used = [name for name in wanted if name not in {*target, *noise_columns, *ignored}]
@@ -96,7 +101,7 @@ def fit(
             "targets": list(target),
             **model.model.fitted,
             "noise_std": _noise_std(model),
-            "warnings": said,
+            "warnings": warned,
         }
         if as_json:
             print_json(record)
@@ -105,7 +110,7 @@ def fit(
 
 
 def _noise_std(named: NamedModel) -> dict[str, Any] | None:
-    """The noise found, by target, and by group where there are groups."""
+    """The noise standard deviation by target, and by group if there are groups."""
     targets, variances = named.columns.targets, named.model.noise_var
     if variances is None:
         return None
@@ -117,23 +122,25 @@ def _noise_std(named: NamedModel) -> dict[str, Any] | None:
 
 
 def _summary(record: dict[str, Any]) -> str:
+    """The lines printed after a fit."""
     posterior = "exact posterior" if record["rank"] is None else f"posterior of rank {record['rank']}"
-    trained = f"{record['warm_networks']} of them trained for features ({record['warm_steps']} steps)"
+    trained = f"{record['warm_networks']} of them trained for features in {record['warm_steps']} steps"
     lines = [
-        f"{record['rows']} rows, {record['features']} features: {posterior} of {', '.join(record['targets'])} in "
-        f"{record['seconds']:.1f} s, in {record['dtype']}; networks of width {record['width']}, {trained}, with "
-        f"{record['parameters']} parameters",
-        f"log marginal likelihood {record['log_marginal_likelihood']:.2f} on {record['tuned_on']} rows; a row left out has "
-        f"{record['leave_one_out']:.2f} of the squared error expected",
+        f"{record['rows']} rows, {record['features']} features: {posterior} of {', '.join(record['targets'])} computed in "
+        f"{record['seconds']:.1f} s ({record['dtype']})",
+        f"networks of width {record['width']}, {trained}; {record['parameters']} parameters in total",
+        f"log marginal likelihood {record['log_marginal_likelihood']:.2f} on {record['tuned_on']} rows; mean squared "
+        f"leave-one-out error {record['leave_one_out']:.2f} times the predicted variance",
     ]
     if record["rank"] is not None:
         lines.append(
-            f"the mean is solved to {record['accuracy']:.0e} in {record['iterations']} steps, {SIDES[record['side']]}; stages "
+            f"the solver reached an accuracy of {record['accuracy']:.0e} in {record['iterations']} steps, "
+            f"{SIDES[record['side']]}; times: "
             + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in record["stages"].items())
         )
     if record["noise_judged_on"]:
-        lines.append(f"the noise was judged by {record['noise_judged_on']} rows beyond a first fit")
+        lines.append(f"the noise was estimated from {record['noise_judged_on']} rows that a first fit had not seen")
     for target, std in (record["noise_std"] or {}).items():
         by_group = ", ".join(f"{group} {value:.4g}" for group, value in list(std.items())[:20]) if isinstance(std, dict) else ""
-        lines.append(f"noise of {target}: std {by_group or format(std, '.4g')}")
+        lines.append(f"noise std of {target}: {by_group or format(std, '.4g')}")
     return "\n".join([*lines, f"wrote {record['model']}"])

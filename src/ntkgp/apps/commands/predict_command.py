@@ -18,26 +18,25 @@ from ntkgp.posterior.prediction import Prediction
 def predict(
     model: ModelFolder,
     table: TableFile,
-    out: Annotated[Path, typer.Option(help="Where to write the predictions, .csv or .parquet.")] = Path("predictions.csv"),
-    level: Annotated[float, typer.Option(help="Probability that a new observation lies between lower and upper.")] = 0.95,
-    mean_only: Annotated[
-        bool, typer.Option("--mean-only", help="Write the mean alone, which takes a small part of the time.")
-    ] = False,
+    out: Annotated[Path, typer.Option(help="File for the predictions, .csv or .parquet.")] = Path("predictions.csv"),
+    level: Annotated[float, typer.Option(help="Probability of a new observation between lower and upper.")] = 0.95,
+    mean_only: Annotated[bool, typer.Option("--mean-only", help="Write only the mean, which is much faster.")] = False,
     drop_missing: Annotated[
-        bool, typer.Option("--drop-missing", help="Leave the predictions of rows with a missing value empty.")
+        bool, typer.Option("--drop-missing", help="Leave predictions empty for rows with a missing value.")
     ] = False,
     device: Device = "cpu",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Predict the rows of a table: a row for each, in the same order.
+    """Predict the rows of a table: writes one row per input row, in the same order.
 
-    Columns: mean; epistemic_std, what more data would remove; total_std, of a new observation; lower and upper, the ends of its
-    central interval. With several targets their names come first, as in price_mean.
+    Columns: mean; epistemic_std, the uncertainty that more data would remove; total_std, which adds the noise of a new
+    observation; lower and upper, the central interval of a new observation. With several targets, each column starts with the
+    name of its target, as in price_mean.
 
     Example: [bold]ntkgp predict model new.parquet --out predictions.csv --level 0.9[/bold]
     """
-    with explained() as said:
+    with explained() as warned:
         fitted = folder.load(model, device)
         data, whole = rows_of(fitted, table, [], drop_missing)
         if mean_only:
@@ -46,23 +45,23 @@ def predict(
             values = _answers(fitted.predict(data, progress=not quiet), level)
             if values["total_std"] is None:
                 warnings.warn(
-                    f"{table} has no column {fitted.columns.noise[0]!r} of noise variances: total_std, lower and upper are "
-                    "empty",
+                    f"{table} has no column {fitted.columns.noise[0]!r} of noise variances: total_std, lower and upper stay "
+                    "empty; add the column to get them",
                     stacklevel=2,
                 )
         columns = _columns(fitted.columns.targets, values, len(data))
         rows = pl.DataFrame([whole.arg_true().cast(pl.Int64).alias("row"), *columns])
         every = pl.DataFrame(pl.int_range(len(whole), eager=True).alias("row"))
         write(every.join(rows, on="row", how="left", maintain_order="left").drop("row"), out)
-        record = {"predictions": str(out), "rows": len(whole), "predicted": len(data), "level": level, "warnings": said}
+        record = {"predictions": str(out), "rows": len(whole), "predicted": len(data), "level": level, "warnings": warned}
         if as_json:
             print_json(record)
         elif not quiet:
-            typer.echo(f"{len(data)} of {len(whole)} rows predicted: wrote {out}")
+            typer.echo(f"{len(data)} of {len(whole)} rows predicted; wrote {out}")
 
 
 def _answers(p: Prediction, level: float) -> dict[str, Tensor | None]:
-    """What there is to say of each row; None where the noise is not known."""
+    """The prediction columns; None for those that need the noise, if it is unknown."""
     if p.noise_var is None:
         return {"mean": p.mean, "epistemic_std": p.std, "total_std": None, "lower": None, "upper": None}
     lower, upper = p.interval(level)
@@ -70,7 +69,7 @@ def _answers(p: Prediction, level: float) -> dict[str, Tensor | None]:
 
 
 def _columns(targets: Sequence[str], values: Mapping[str, Tensor | None], rows: int) -> list[pl.Series]:
-    """The answers as columns of a table."""
+    """The prediction columns of all targets, with their names."""
     return [
         (pl.repeat(None, rows, dtype=pl.Float64, eager=True) if value is None else pl.Series(value[:, c].numpy())).alias(
             name if len(targets) == 1 else f"{target}_{name}"

@@ -1,4 +1,4 @@
-"""What the commands for tables share: their arguments, their rows, their messages."""
+"""Arguments, table rows and messages that the commands for tables share."""
 
 import json
 import warnings
@@ -11,7 +11,7 @@ import polars as pl
 import torch
 import typer
 
-from ntkgp.apps.tables.columns import CATEGORY, check_kinds
+from ntkgp.apps.tables.columns import CATEGORY, MAX_LISTED, check_kinds
 from ntkgp.apps.tables.named import NamedModel
 from ntkgp.apps.tables.reading import collect, complete, read
 
@@ -23,26 +23,27 @@ def _device(name: str) -> str:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if kind == "cuda" and int(number or 0) >= count:
         found = f"torch {torch.__version__} finds {count or 'no'} CUDA device{'s' if count > 1 else ''} here"
-        raise typer.BadParameter(f"{found}, so {name!r} cannot be used; use cpu, or {'another' if count else 'install'} one")
+        advice = "use cpu, or another GPU" if count else "use cpu, or install torch with CUDA on a machine with a GPU"
+        raise typer.BadParameter(f"{found}, so {name!r} cannot be used; {advice}")
     return name
 
 
 TableFiles = Annotated[
     Path,
     typer.Argument(
-        metavar="TABLE", help="A .csv, .tsv or .parquet file, a folder of them, or a pattern such as 'part-*.parquet'."
+        metavar="TABLE", help="A .csv, .tsv or .parquet file, a folder of such files, or a pattern such as 'part-*.parquet'."
     ),
 ]
-TableFile = Annotated[Path, typer.Argument(metavar="TABLE", help="A .csv, .tsv or .parquet file, a row for each observation.")]
+TableFile = Annotated[Path, typer.Argument(metavar="TABLE", help="A .csv, .tsv or .parquet file with one row per observation.")]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A folder written by ntkgp fit.")]
-Drop = Annotated[bool, typer.Option("--drop-missing", help="Do without rows in which a value is missing.")]
-Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda or cuda:1.", callback=_device)]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output, and nothing else there.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars and no summary.")]
+Drop = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with a missing value.")]
+Device = Annotated[str, typer.Option(help="Device for the computation: cpu, cuda or cuda:1.", callback=_device)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, to standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress bars and no summary.")]
 
 
 def rows_of(named: NamedModel, path: Path, also: Sequence[str], drop: bool) -> tuple[pl.DataFrame, pl.Series]:
-    """The rows of a file that can be predicted, and which of all rows these are."""
+    """The complete rows of a file, and for every row of the file whether it is complete; `also` names extra columns."""
     columns, group = named.columns, named.group
     source = read(path, [column.name for column in columns.features if column.kind == CATEGORY])
     names = source.collect_schema().names()
@@ -50,7 +51,7 @@ def rows_of(named: NamedModel, path: Path, also: Sequence[str], drop: bool) -> t
     unknown = [name for name in names if name not in known]
     if unknown:
         warnings.warn(
-            f"{path} has columns that the training table did not have; they are not used: {', '.join(unknown)}", stacklevel=2
+            f"{path} has columns that the training table did not have; they are ignored: {', '.join(unknown)}", stacklevel=2
         )
     wanted = dict.fromkeys([*named.needed, *also, *(name for name in columns.noise if name in names)])
     data = collect(source, list(wanted), path)
@@ -60,35 +61,35 @@ def rows_of(named: NamedModel, path: Path, also: Sequence[str], drop: bool) -> t
     for column in [*columns.features, *([group] if group else [])]:
         unseen = column.unseen(data[column.name])
         if unseen:
-            said = "their noise is the mean of the others'" if column == group else "they count as none of the known"
+            names = ", ".join(unseen[:MAX_LISTED]) + (", …" if len(unseen) > MAX_LISTED else "")
+            effect = "their noise is the mean over the training rows" if column == group else "all their features are 0"
             warnings.warn(
-                f"column {column.name!r} of {path} has categories that the training table did not have: {', '.join(unseen[:5])}"
-                f"{', …' if len(unseen) > 5 else ''}; {said}",
+                f"column {column.name!r} of {path} has categories that the training table did not have: {names}; {effect}",
                 stacklevel=2,
             )
     return data, whole
 
 
 def print_json(record: dict[str, Any]) -> None:
-    """One JSON object on standard output."""
+    """Print one JSON object to standard output."""
     typer.echo(json.dumps(record, indent=1))
 
 
 @contextmanager
 def explained() -> Iterator[list[str]]:
-    """Warnings as lines on standard error, collected; bad data and options exit with 2, trouble of the machine with 1."""
-    said: list[str] = []
+    """Print and collect warnings; print errors and exit, with 2 for bad data or options and 1 for disk or memory errors."""
+    warned: list[str] = []
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        if str(message) not in said:
-            said.append(str(message))
+        if str(message) not in warned:
+            warned.append(str(message))
             typer.echo(f"warning: {message}", err=True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = show
         try:
-            yield said
+            yield warned
         except ValueError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from error

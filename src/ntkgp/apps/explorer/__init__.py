@@ -1,1 +1,1 @@
-"""The explorer in the browser, ``ntkgp explore``: comes with the extra ``ntkgp[app]``."""
+"""The explorer in the browser, ``ntkgp explore``; needs the extra ``ntkgp[app]``."""

@@ -1,4 +1,1 @@
-"""Tables with named columns.
-
-Reading, columns, units, and the one table model behind scikit-learn, the command line and the explorer.
-"""
+"""Tables: reading files, columns, units, and the table model that scikit-learn, the command line and the explorer share."""

@@ -1,4 +1,4 @@
-"""The columns that a model knows, and their values as numbers."""
+"""The columns of a table model, and their values as numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 NUMBER, BOOLEAN, CATEGORY = "number", "boolean", "category"
-CATEGORIES = 100  # of a column of texts: more are names of rows rather than kinds of them
-SHOWN = 5  # rows, categories or columns named in a message
+MAX_CATEGORIES = 100  # per text column; a column with more distinct texts probably holds row names
+MAX_LISTED = 5  # rows, categories or columns named in a message
 
 
 class TableError(ValueError):
-    """A table that cannot be used as it is; the message says what to do."""
+    """A table that cannot be used; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column that a model takes in: its name, whether it holds numbers, booleans or categories, and which.
+    """An input column: its name, its kind (numbers, booleans or categories), and its categories.
 
     Example:
         >>> import polars as pl
@@ -34,11 +34,11 @@ class Column:
 
     @classmethod
     def of(cls, series: pl.Series) -> "Column":
-        """What there is to know of a column of the training table."""
+        """Describe a column of the training table."""
         kind = _kind(series)
         if kind is None:
             raise TableError(
-                f"column {series.name!r} is of type {series.dtype}, not of numbers, booleans or texts: convert it, or leave "
+                f"column {series.name!r} has type {series.dtype}; expected numbers, booleans or texts: convert it, or leave "
                 f"it out with --ignore {series.name}"
             )
         if kind == NUMBER:
@@ -46,24 +46,24 @@ class Column:
         if kind == BOOLEAN:
             return cls(series.name, kind, ("false", "true"))
         found = series.cast(pl.String).unique().drop_nulls().sort()
-        if len(found) > CATEGORIES:
+        if len(found) > MAX_CATEGORIES:
             raise TableError(
-                f"column {series.name!r} holds {len(found)} different texts, such as {found[0]!r}, at most {CATEGORIES} can "
-                f"be categories: leave it out with --ignore {series.name}, or turn it into numbers"
+                f"column {series.name!r} holds {len(found)} different texts, such as {found[0]!r}; a column can have at most "
+                f"{MAX_CATEGORIES} categories: leave it out with --ignore {series.name}, or convert it to numbers"
             )
         return cls(series.name, kind, tuple(found))
 
     @property
     def width(self) -> int:
-        """Features it becomes: one, or one for each category."""
+        """Number of features: one for numbers, else one per category."""
         return 1 if self.kind == NUMBER else len(self.categories)
 
     def codes(self, series: pl.Series) -> pl.Series:
-        """The place of each value among the categories; null where it is none of them."""
+        """The index of each value in the categories; null for unknown values."""
         return series.cast(pl.String).cast(pl.Enum(self.categories), strict=False).to_physical()
 
     def unseen(self, series: pl.Series) -> list[str]:
-        """Values that are none of the categories."""
+        """Values that are not among the categories."""
         if self.kind == NUMBER:
             return []
         values = series.cast(pl.String).unique().drop_nulls().sort()
@@ -71,19 +71,19 @@ class Column:
 
 
 def check_kinds(table: pl.DataFrame, columns: Sequence[Column], path: Path) -> None:
-    """Columns must be of the kind they had in the training table."""
+    """Check that every column has the same kind as in the training table."""
     for column in columns:
         got = _kind(table[column.name])
         if got != column.kind:
             value = table[column.name].drop_nulls().head(1).to_list()
             raise TableError(
-                f"{path}: column {column.name!r} held {_plural(column.kind)} when the model was fitted and is of type "
+                f"{path}: column {column.name!r} held {_plural(column.kind)} in the training table, but has type "
                 f"{table.schema[column.name]} here{f', such as {value[0]!r}' if value else ''}; convert it"
             )
 
 
 def encode(table: pl.DataFrame, columns: Sequence[Column]) -> Float[Tensor, "N D"]:
-    """Numbers as they are, categories as ones and zeros: a feature each, all zero where the category is unknown; in float64.
+    """Features in float64: numbers unchanged, categories one-hot, with zeros only for an unknown category.
 
     Example:
         >>> import polars as pl
@@ -119,6 +119,6 @@ def _plural(kind: str) -> str:
     return {NUMBER: "numbers", BOOLEAN: "booleans", CATEGORY: "texts"}[kind]
 
 
-def listed(items: Sequence[object], most: int = SHOWN) -> str:
-    """The first items for a message, and dots where there are more."""
+def listed(items: Sequence[object], most: int = MAX_LISTED) -> str:
+    """The first items as text for a message, followed by dots if there are more."""
     return ", ".join(map(repr, items[:most])) + (", …" if len(items) > most else "")

@@ -1,4 +1,4 @@
-"""From a table of numbers to its model: standardise, tune, fit."""
+"""Fit the table model to columns of numbers: standardise, tune, compute the posterior."""
 
 import copy
 import time
@@ -26,15 +26,16 @@ from ntkgp.tuning.recipe import tune_table
 from ntkgp.tuning.result import Tuned
 from ntkgp.tuning.tune import tune
 
-PILOT_ROWS, JUDGING_ROWS = 50_000, 10_000  # a first fit, and other rows that judge its noise, where a table has that many
-GROUP_ROUNDS = 2  # of group noise given the kernel, then the kernel given group noise
+# In tables with at least PILOT_ROWS + JUDGING_ROWS rows: size of a first fit, and number of other rows that estimate its noise.
+PILOT_ROWS, JUDGING_ROWS = 50_000, 10_000
+GROUP_ROUNDS = 2  # rounds that estimate the group noise for a fixed kernel and then tune the kernel for that noise
 
 
 @dataclass(frozen=True)
 class NoiseGiven:
-    """What is known of the noise before the fit: nothing; its variance, (1, C) or (N, C); or the group of each row.
+    """Noise information given by the user: none; known variances, (1, C) or (N, C); or the group of each row.
 
-    Variances are in squared units of the targets. Each group has a variance of its own, to be learned.
+    Variances are in squared units of the targets. The fit learns one variance per group.
     """
 
     known: Float[Tensor, "N C"] | None = None
@@ -52,12 +53,12 @@ def fit_table(
     """Tune the recipe for tables, or a given network, and compute its posterior.
 
     Args:
-        x: features, in their own units.
-        y: targets, (N,) or (N, C), in their own units.
-        options: what else it depends on.
-        noise: what is known of the noise; None to learn one variance for each target.
-        ranks: processes that each have some of the rows. Each tunes hyper-parameters on the same rows: all, or 60,000 drawn at
-            random where there are more; the posterior is that of all rows.
+        x: features, in the user's units.
+        y: targets, (N,) or (N, C), in the user's units.
+        options: options of the fit; None for the defaults.
+        noise: noise information; None to learn one variance per target.
+        ranks: group of processes, each with some of the rows. All tune hyper-parameters on the same rows: all rows, or a
+            random subset of 60,000 of a larger table. The posterior uses all rows.
     """
     options, noise = options or TableOptions(), noise or NoiseGiven()
     scaling = Scaling.of if ranks is None else partial(Scaling.of_all, group=ranks)
@@ -70,15 +71,15 @@ def fit_table(
 
 @dataclass
 class _Job:
-    """One fit: standardised rows in, a model out."""
+    """One fit, from raw rows to the model."""
 
     options: TableOptions
     targets: Scaling
     generator: torch.Generator
-    rows: int  # of all ranks
+    rows: int  # number of rows of all ranks together
     ranks: Group | None
     started: float = field(default_factory=time.perf_counter)
-    judged: int = 0  # rows that judged the noise
+    judged: int = 0  # number of rows used to estimate the noise after a first fit
 
     @property
     def outputs(self) -> int:
@@ -89,12 +90,12 @@ class _Job:
         return self.options.is_large(self.rows * self.outputs)
 
     def run(self, inputs: Scaling, x: Tensor, y: Tensor, noise: NoiseGiven) -> TableModel:
-        # Float64 is for the dense factorisation; the low-rank solver refines float32 products by itself.
+        # The dense factorisation needs float64; the low-rank solver refines its float32 products itself.
         place = {"device": self.options.device, "dtype": torch.float32 if self.large else torch.float64}
         square = self.targets.scale.square().cpu()
         known, groups = self._standardised_noise(noise, square, len(x))
         mine = (inputs.apply(x).to(**place), self.targets.apply(y).to(**place), known, groups)
-        every = mine  # the rows that each rank tunes on by itself
+        every = mine  # the rows used for tuning, the same on every rank
         if self.ranks is not None:
             seed = torch.Generator().manual_seed(self.options.seed)
             xs, ys, given, codes = rows_of_all(self.ranks, [*mine], PILOT_ROWS + JUDGING_ROWS, seed)
@@ -116,18 +117,18 @@ class _Job:
         return TableModel(inputs, self.targets, tuned.module, posterior, variances, fitted, tuned)
 
     def _standardised_noise(self, noise: NoiseGiven, square: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Known variances (N, 0) or (N, C), and the group of each row."""
+        """Known variances in standardised units, (N, C), or (N, 0) if there are none; and the group of each row."""
         groups = torch.zeros(count, dtype=torch.int64) if noise.groups is None else noise.groups
         if noise.known is None:
             return torch.zeros(count, 0, dtype=torch.float64), groups
         return check_noise(noise.known, (count, self.outputs)) / square, groups
 
     def _tuned(self, x: Tensor, y: Tensor, known: Tensor, groups: Tensor, noise: NoiseGiven) -> tuple[Tuned, Tensor | None]:
-        """The tuned network, and the noise variance of each group where there are groups."""
+        """The tuned network, and the noise variance of each group if there are groups."""
         if noise.known is not None:
             common = len(noise.known) == 1
             return self._tune(x, y, (known[:1] if common else known).to(x.device)), None
-        # One noise for all targets would mean the same signal-to-noise ratio: each target has its own.
+        # Each target has its own noise: one noise for all would assume the same signal-to-noise ratio.
         tuned = self._tune(x, y, "outputs" if y.ndim == 2 else "shared")
         if noise.groups is not None:
             members = groups.to(x.device)
@@ -145,7 +146,7 @@ class _Job:
         return tuned, None
 
     def _tune(self, x: Tensor, y: Tensor, noise_var: str | Tensor) -> Tuned:
-        """Hyper-parameters of the recipe or of the user's network, widened where leaving points out finds them too sure."""
+        """Tune the recipe or the user's network; widen its variances if leave-one-out errors show that they are too small."""
         options = self.options
         self.generator.manual_seed(options.seed)  # every round of tuning starts from the same networks
         settings: dict[str, Any] = {
@@ -182,7 +183,7 @@ class _Job:
         return tuned.fit(x, y, method=method, generator=self.generator, progress=self.options.progress, group=group)
 
     def _summary(self, tuned: Tuned, posterior: Posterior, features: int, dtype: torch.dtype) -> dict[str, Any]:
-        lost = tuned.points * float(self.targets.scale.log().sum())  # from standardised targets to their own units
+        log_units = tuned.points * float(self.targets.scale.log().sum())  # converts log p(y) to the units of the targets
         size = self.options.size(self.rows * self.outputs)
         recipe = self.options.module is None and isinstance(tuned.module, SumOfNetworks)
         return {
@@ -190,7 +191,7 @@ class _Job:
             "ranks": 1 if self.ranks is None else self.ranks.size,
             "features": features,
             "method": type(posterior).__name__.removesuffix("Posterior"),
-            **_reached(posterior),
+            **_low_rank_facts(posterior),
             "dtype": str(dtype).removeprefix("torch."),
             "width": size.width,
             "warm_networks": len(tuned.module.networks) - 2 if recipe else 0,  # pyright: ignore[reportArgumentType]
@@ -198,15 +199,15 @@ class _Job:
             "parameters": sum(p.numel() for p in tuned.module.parameters()),
             "tuned_on": tuned.points,
             "noise_judged_on": self.judged,
-            "log_marginal_likelihood": tuned.log_marginal_likelihood - lost,
+            "log_marginal_likelihood": tuned.log_marginal_likelihood - log_units,
             "leave_one_out": tuned.leave_one_out,
             "seed": self.options.seed,
             "seconds": round(time.perf_counter() - self.started, 2),
         }
 
 
-def _reached(posterior: Posterior) -> dict[str, Any]:
-    """What a low-rank posterior chose and how accurate its solver is; empty for other posteriors."""
+def _low_rank_facts(posterior: Posterior) -> dict[str, Any]:
+    """Choices and solver accuracy of a low-rank posterior; None for every entry of other posteriors."""
     if not isinstance(posterior, LowRankPosterior):
         return {"rank": None, "side": None, "iterations": None, "accuracy": None, "stages": None}
     return {
@@ -220,9 +221,9 @@ def _reached(posterior: Posterior) -> dict[str, Any]:
 
 @contextmanager
 def seeded(seed: int, device: Any) -> Iterator[torch.Generator]:
-    """A seeded generator; and the global ones of torch seeded in the meantime, for layers that draw their weights from them.
+    """Yield a seeded generator; meanwhile torch's global generators are seeded too, for layers that draw weights from them.
 
-    Only those of the CPU and of this device: touching a GPU starts it, in every worker process.
+    Only the generators of the CPU and of this device are touched: using another GPU would start it in every worker process.
     """
     gpus = [torch.device(device)] if torch.device(device).type == "cuda" else []
     with torch.random.fork_rng(devices=gpus):

@@ -1,4 +1,4 @@
-"""A table model in a folder: two safetensors files and a JSON that binds them; nothing read from it is executed."""
+"""Save and load a table model: a folder with two safetensors files and a JSON file. Loading executes no code from it."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ FACTS, NETWORK, POSTERIOR = "model.json", "network.safetensors", "posterior.safe
 
 
 def save(named: NamedModel, folder: Path) -> None:
-    """Write the model into a folder, which is created if it does not exist: weights, posterior, and all else as JSON.
+    """Write the model into a folder, which is created if it does not exist: weights, posterior, and the rest as JSON.
 
     Example:
         >>> import polars as pl, tempfile
@@ -39,7 +39,7 @@ def save(named: NamedModel, folder: Path) -> None:
         True
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (NETWORK, POSTERIOR, FACTS):  # before anything is replaced: they belong together
+    for name in (NETWORK, POSTERIOR, FACTS):  # check all three before replacing any of them
         check_plain(folder / name)
     model, columns = named.model, named.columns
     write(folder / NETWORK, "network", State(tensors=dict(model.module.state_dict())))
@@ -67,14 +67,14 @@ def save(named: NamedModel, folder: Path) -> None:
 
 
 def load(folder: Path, device: str = "cpu") -> NamedModel:
-    """The model that :func:`save` wrote; one that is damaged, or whose files do not belong together, is refused."""
+    """Load a model written by :func:`save`; raise a TableError if it is damaged or its files belong to different models."""
     facts = _read_facts(folder)
     try:
         return _model(folder, facts, device)
     except TableError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        # The bytes are what their sha256 says, but nobody's save wrote them.
+        # The sha256 matches, but `save` did not write this content.
         raise TableError(f"{folder} cannot be loaded: {error}") from error
 
 
@@ -82,7 +82,7 @@ def _model(folder: Path, facts: dict[str, Any], device: str) -> NamedModel:
     for name in (NETWORK, POSTERIOR):
         _check_inside(folder, name)
         if not (folder / name).is_file():
-            raise TableError(f"{folder} is not a whole model: {name} is missing; fit it again, or copy all of the folder")
+            raise TableError(f"{folder} is not a complete model: {name} is missing; copy the whole folder, or fit again")
         if _sha256(folder / name) != facts["files"][name]:
             raise TableError(f"{folder / name} is damaged, or belongs to another model than {FACTS}; use another copy")
     _, weights = read(folder / NETWORK, torch.device("cpu"))
@@ -113,7 +113,7 @@ def _model(folder: Path, facts: dict[str, Any], device: str) -> NamedModel:
 
 
 def _check_together(named: NamedModel) -> None:
-    """Columns, units, noise and posterior of one size; variances positive."""
+    """Check that columns, units, noise and posterior have matching sizes, and that variances are positive."""
     model, columns = named.model, named.columns
     problem, C, variances = model.posterior.problem, len(columns.targets), model.noise_var
     rows = 1 if named.group is None else len(named.group.categories) + 1
@@ -125,19 +125,19 @@ def _check_together(named: NamedModel) -> None:
     }  # fmt: skip
     for what, found in sizes.items():
         if len(set(found)) > 1:
-            raise TableError(f"the parts of the model do not belong together: its {what} have sizes {found}")
+            raise TableError(f"the parts of the model do not match: its {what} have sizes {found}")
     if variances is not None and not bool((torch.isfinite(variances) & (variances > 0)).all()):
         raise TableError("the noise variances of the model must be positive and finite")
     names = [*columns.targets, *columns.ignored, *columns.noise, *(column.name for column in columns.features)]
     if not all(isinstance(name, str) for name in names) or not isinstance(model.fitted, dict):
-        raise TableError("the names of the columns of the model must be texts")
+        raise TableError("the column names of the model must be texts")
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:
     path = folder / FACTS
     _check_inside(folder, FACTS)
     if not path.is_file():
-        raise TableError(f"there is no model in {folder}: expected {FACTS} in it, made by ntkgp fit --out {folder}")
+        raise TableError(f"there is no model in {folder}: {FACTS} is missing; create it with ntkgp fit --out {folder}")
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(facts, dict):
@@ -146,18 +146,18 @@ def _read_facts(folder: Path) -> dict[str, Any]:
         raise TableError(f"{path} is damaged: {error}") from error
     if facts.get("format") != FORMAT or facts.get("version") != VERSION:
         raise TableError(
-            f"{path} is {facts.get('format')!r} of version {facts.get('version')!r}; expected {FORMAT!r} of version {VERSION}; "
-            "update ntkgp"
+            f"{path} is {facts.get('format')!r} of version {facts.get('version')!r}; expected {FORMAT!r} of version {VERSION}: "
+            "update ntkgp, or fit again"
         )
     if facts.pop("sha256", None) != _signature(facts):
-        raise TableError(f"{path} is damaged: its content is not what its sha256 says; use another copy, or fit again")
+        raise TableError(f"{path} is damaged: its content does not match its sha256; use another copy, or fit again")
     return facts
 
 
 def _check_inside(folder: Path, name: str) -> None:
-    """A model is what lies in its folder: links could lead anywhere."""
+    """Refuse symbolic links: they could point anywhere outside the folder."""
     if (folder / name).is_symlink():
-        raise TableError(f"{folder / name} is a symbolic link, which models may not hold; copy the file it points to")
+        raise TableError(f"{folder / name} is a symbolic link, which is not allowed in a model; copy the file itself")
 
 
 def _signature(facts: dict[str, Any]) -> str:
@@ -180,7 +180,7 @@ def _scaling(lists: dict[str, list[float]]) -> Scaling:
     center, scale = (torch.tensor(lists[name], dtype=torch.float64) for name in ("center", "scale"))
     sound = torch.isfinite(center).all() and torch.isfinite(scale).all() and (scale > 0).all()
     if center.ndim != 1 or center.shape != scale.shape or not sound:
-        raise TableError(f"a scaling must be as many finite centers as positive scales, got {lists!r}")
+        raise TableError(f"a scaling must have equally many finite centers and positive scales, got {lists!r}")
     return Scaling(center, scale)
 
 

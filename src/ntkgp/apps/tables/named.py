@@ -1,4 +1,4 @@
-"""A table model with named columns: what the command line fits, saves and asks."""
+"""A table model with named columns, as the command line fits, saves and queries it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from ntkgp.apps.tables.options import TableOptions
 from ntkgp.distributed.group import Group
 from ntkgp.posterior.prediction import Prediction
 
-LARGEST_VALUE = 1e150  # its square can still be added up
-ROWS = 16384  # of a table that are predicted at a time
+LARGEST_VALUE = 1e150  # sums of its square do not overflow
+CHUNK_ROWS = 16384  # rows predicted at a time
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class NamedColumns:
     features: tuple[Column, ...]
     targets: tuple[str, ...]
     ignored: tuple[str, ...] = ()
-    noise: tuple[str, ...] = ()  # known variances, one column for each target
-    group: str | None = None  # each of its values has a noise variance of its own
+    noise: tuple[str, ...] = ()  # columns of known variances, one per target
+    group: str | None = None  # column with one noise variance per value
 
 
 @dataclass(frozen=True)
 class NamedModel:
-    """A table model that takes and gives columns by name.
+    """A table model that reads its inputs from the columns of a table by name.
 
     Example:
         >>> import polars as pl
@@ -47,20 +47,20 @@ class NamedModel:
 
     columns: NamedColumns
     model: TableModel
-    group: Column | None = None  # with the categories that have a noise variance
+    group: Column | None = None  # the group column; each category has a noise variance
 
     @property
     def needed(self) -> list[str]:
-        """The columns without which nothing can be predicted."""
+        """The columns that a prediction requires."""
         group = [] if self.group is None else [self.group.name]
         return list(dict.fromkeys([*(column.name for column in self.columns.features), *group]))
 
     def mean(self, table: pl.DataFrame, progress: bool = False) -> Float[Tensor, "M C"]:
-        """The mean alone at the rows of a table, in the units of the targets; no work for variances."""
+        """The mean only at the rows of a table, in the units of the targets; skips the work for variances."""
         return torch.cat([self.model.mean(encode(part, self.columns.features)) for part in self._parts(table, progress)])
 
     def predict(self, table: pl.DataFrame, progress: bool = False) -> Prediction:
-        """The posterior at the rows of a table, (M, C), in the units of the targets. Memory: that of ROWS rows."""
+        """The posterior at the rows of a table, (M, C), in the units of the targets. Memory: one chunk of CHUNK_ROWS rows."""
         parts = [self.model.predict(encode(part, self.columns.features), self.noise_at(part))
                  for part in self._parts(table, progress)]  # fmt: skip
         noise = [part.noise_var for part in parts if part.noise_var is not None]
@@ -68,7 +68,7 @@ class NamedModel:
         return Prediction(*joined, noise_var=torch.cat(noise) if noise else None)
 
     def noise_at(self, table: pl.DataFrame) -> Float[Tensor, "M C"] | None:
-        """The noise variance of the rows of a table; None where it is the common one, or the table does not say."""
+        """The noise variance of each row of a table; None if all rows share one, or if the table lacks the noise columns."""
         if self.columns.noise:
             missing = any(name not in table.columns for name in self.columns.noise)
             return None if missing else known_noise(table, self.columns.noise)
@@ -78,23 +78,23 @@ class NamedModel:
         return self.model.noise_var[torch.from_numpy(codes.to_numpy(writable=True))]
 
     def _parts(self, table: pl.DataFrame, progress: bool) -> Iterator[pl.DataFrame]:
-        """Some rows at a time, under a progress bar."""
+        """Chunks of rows, with a progress bar."""
         with progress_bar(progress, total=len(table), desc="predicting", unit="row", unit_scale=True) as bar:
-            for start in range(0, len(table), ROWS):
-                yield table.slice(start, ROWS)
-                bar.update(min(ROWS, len(table) - start))
+            for start in range(0, len(table), CHUNK_ROWS):
+                yield table.slice(start, CHUNK_ROWS)
+                bar.update(min(CHUNK_ROWS, len(table) - start))
 
 
 def fit_named(
     table: pl.DataFrame, columns: NamedColumns, options: TableOptions | None = None, ranks: Group | None = None
 ) -> NamedModel:
-    """Fit the table model to named columns of a table without missing values; `ranks` each have some of its rows."""
+    """Fit the table model to named columns of a table without missing values; each of the `ranks` has some of the rows."""
     y, x = numbers(table, columns.targets), encode(table, columns.features)
     numeric = [column.name for column in columns.features if column.kind == NUMBER]
     for name in dict.fromkeys([*numeric, *columns.targets]):
         largest = float(table[name].cast(pl.Float64).abs().max() or 0.0)  # pyright: ignore[reportArgumentType]
         if largest > LARGEST_VALUE:
-            raise TableError(f"column {name!r} holds values of up to {largest:.1e}, whose squares overflow; rescale it")
+            raise TableError(f"column {name!r} holds values up to {largest:.1e}; their squares overflow: rescale the column")
     noise, group = NoiseGiven(), None
     if columns.noise:
         noise = NoiseGiven(known=known_noise(table, columns.noise))
@@ -108,7 +108,7 @@ def fit_named(
 
 
 def known_noise(table: pl.DataFrame, names: Sequence[str]) -> Float[Tensor, "N C"]:
-    """Columns of variances, checked."""
+    """Read columns of noise variances and check that they are positive."""
     values = numbers(table, names)
     for name, column in zip(names, values.unbind(1), strict=True):
         bad = (column <= 0).nonzero().flatten()
@@ -120,7 +120,7 @@ def known_noise(table: pl.DataFrame, names: Sequence[str]) -> Float[Tensor, "N C
 
 
 def numbers(table: pl.DataFrame, names: Sequence[str]) -> Float[Tensor, "N C"]:
-    """Columns of numbers, in float64."""
+    """Read columns of numbers, in float64."""
     for name in names:
         if not table.schema[name].is_numeric():
             raise TableError(f"column {name!r} must hold numbers, got type {table.schema[name]}")

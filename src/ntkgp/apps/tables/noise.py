@@ -1,4 +1,4 @@
-"""Noise variances of a table: one for each group of rows, or judged on rows that a first fit has not seen."""
+"""Noise variances of a table: one per group of rows, or estimated from rows that a first fit has not seen."""
 
 import torch
 from jaxtyping import Float, Int
@@ -19,7 +19,7 @@ def group_variances(
     start: Float[Tensor, "G C"],
     options: TableOptions,
 ) -> Float[Tensor, "G C"]:
-    """The variance of each group and target given the kernel, on at most `points` rows times targets."""
+    """The noise variance of each group and target for a fixed kernel, from at most `points` rows times targets."""
     (x, y), outputs = data, start.shape[1]
     chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(options.seed))
     chosen = chosen[: max(1, options.points // outputs)].to(x.device)
@@ -31,10 +31,10 @@ def group_variances(
 
 
 def noise_on_new_rows(posterior: Posterior, x: Tensor, y: Tensor) -> Float[Tensor, "1 C"]:
-    """The variance of each target from rows the posterior has not seen: their squared errors less the epistemic variance.
+    """The noise variance of each target, from rows the posterior has not seen: mean of squared error − epistemic variance.
 
-    Hyper-parameters are tuned on few rows, and features were trained on some of them. Many other rows judge the noise without
-    that bias; what the networks are too small to follow then counts as noise.
+    Tuning uses few rows, and some of them also trained the features, which biases its noise. New rows have no such bias; what
+    the networks are too small to fit then counts as noise.
     """
     p = posterior.predict(x)
     assert p.noise_var is not None

@@ -1,4 +1,4 @@
-"""A table over several processes: who reads which files, and columns that are the same for all."""
+"""A table split over several processes: each reads some of the files or rows, and all agree on the columns."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -8,14 +8,14 @@ from pathlib import Path
 import polars as pl
 import torch.distributed as dist
 
-from ntkgp.apps.tables.columns import CATEGORIES, CATEGORY, Column, TableError
+from ntkgp.apps.tables.columns import CATEGORY, MAX_CATEGORIES, Column, TableError
 from ntkgp.apps.tables.reading import collect, complete, files_of, read
 from ntkgp.distributed.group import Group
 
 
 @contextmanager
 def joined(device: str) -> Iterator[tuple[Group | None, str]]:
-    """The processes that torchrun has started, each with a GPU of its own where asked for; None where it is one alone."""
+    """The processes started by torchrun (None without torchrun), and the device of this one: its own GPU for ``cuda``."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield None, device
         return
@@ -32,15 +32,15 @@ def joined(device: str) -> Iterator[tuple[Group | None, str]]:
 
 
 def rows(table: Path, names: Sequence[str], drop: bool, ranks: Group | None) -> pl.DataFrame:
-    """The complete rows of a table. Of several ranks each takes its part of the files, or of a single one its part of the rows.
+    """The complete rows of a table that this process reads: its share of the files, or of the rows of a single file.
 
-    A rank may have none. One behind the other the ranks have the rows in the order of the files.
+    A rank may have no rows. The rows of rank 0, 1, … one after the other are the rows of the files in order.
     """
     files = files_of(table)
     mine = files if ranks is None or len(files) == 1 else files[_part(len(files), ranks)]
     parts = [collect(read(file), names, file) for file in mine]
     parts = [part.filter(complete(part, file, drop)) for part, file in zip(parts, mine, strict=True) if len(part)]
-    if not parts:  # as many columns of the same types
+    if not parts:  # no rows: an empty table with the right columns and types
         parts = [collect(read(files[0]), names, files[0]).head(0)]
     data = pl.concat(parts, how="vertical_relaxed")
     if ranks is not None and len(files) == 1:
@@ -55,7 +55,7 @@ def _part(count: int, ranks: Group) -> slice:
 
 
 def same_columns(columns: list[Column], ranks: Group | None) -> list[Column]:
-    """Columns with the categories of all ranks."""
+    """The columns with the categories of all ranks together."""
     if ranks is None:
         return columns
     everyone = ranks.facts([[column.kind, list(column.categories)] for column in columns])
@@ -64,13 +64,14 @@ def same_columns(columns: list[Column], ranks: Group | None) -> list[Column]:
         kinds = {each[k][0] for each in everyone}
         if len(kinds) > 1:
             raise TableError(
-                f"column {column.name!r} holds {' on one rank, on another '.join(sorted(kinds))}s; make its type one"
+                f"column {column.name!r} holds different kinds of values in different files ({', '.join(sorted(kinds))}); "
+                "convert it to one type in all files"
             )
         categories = tuple(sorted({text for each in everyone for text in each[k][1]}))
-        if column.kind == CATEGORY and len(categories) > CATEGORIES:
+        if column.kind == CATEGORY and len(categories) > MAX_CATEGORIES:
             raise TableError(
-                f"column {column.name!r} holds {len(categories)} different texts over all ranks, at most {CATEGORIES} can be "
-                f"categories: leave it out with --ignore {column.name}, or turn it into numbers"
+                f"column {column.name!r} holds {len(categories)} different texts over all ranks; a column can have at most "
+                f"{MAX_CATEGORIES} categories: leave it out with --ignore {column.name}, or convert it to numbers"
             )
         same.append(Column(column.name, column.kind, categories))
     return same

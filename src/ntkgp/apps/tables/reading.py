@@ -1,4 +1,4 @@
-"""Tables in files: read by polars, checked against the columns a model knows, encoded as numbers."""
+"""Read tables from CSV and Parquet files, check them, and write them."""
 
 import re
 import signal
@@ -14,17 +14,17 @@ from polars.exceptions import PanicException, PolarsError
 
 from ntkgp.apps.tables.columns import TableError, listed
 
-NULLS = ["", "NA", "NaN", "nan", "null"]  # what stands for a missing value in CSV
-# A damaged Parquet file may make polars panic, which is no Exception in Python, and would pass every handler.
-UNREADABLE = (PolarsError, OSError, OverflowError, UnicodeError, PanicException)
-# Where its lengths are damaged, polars asks for exabytes, and Rust aborts the process that does not get them.
-TRIAL = "import sys, polars; polars.scan_parquet(sys.argv[1], glob=False, hive_partitioning=False).collect()"
+MISSING_VALUES = ["", "NA", "NaN", "nan", "null"]  # spellings of a missing value in CSV
+# A damaged Parquet file can make polars panic. PanicException is not a subclass of Exception, so it is listed here.
+READ_ERRORS = (PolarsError, OSError, OverflowError, UnicodeError, PanicException)
+# With damaged lengths in the file, polars tries to allocate exabytes, and Rust aborts the process.
+DECODE_SCRIPT = "import sys, polars; polars.scan_parquet(sys.argv[1], glob=False, hive_partitioning=False).collect()"
 
 
 def read(path: Path, texts: Sequence[str] = ()) -> pl.LazyFrame:
-    r"""A CSV or Parquet file, not read yet. In CSV the columns named in `texts` are not taken for numbers.
+    r"""Open a CSV or Parquet file as a lazy table. In CSV the columns named in `texts` are read as texts, never as numbers.
 
-    The types of CSV columns are inferred from all rows, so that a late decimal point is no surprise.
+    The types of CSV columns are inferred from all rows, so a decimal point in a late row is found.
 
     Example:
         >>> import tempfile
@@ -44,29 +44,30 @@ def read(path: Path, texts: Sequence[str] = ()) -> pl.LazyFrame:
             return frame
         if kind in (".csv", ".tsv"):
             options: dict[str, Any] = {"separator": "\t" if kind == ".tsv" else ",", "infer_schema_length": None}
-            options |= {"null_values": NULLS, "glob": False}
+            options |= {"null_values": MISSING_VALUES, "glob": False}
             names = pl.scan_csv(path, **options).collect_schema().names()
             if renamed := [name for name in names if re.sub(r"_duplicated_\d+$", "", name) in set(names) - {name}]:
-                raise TableError(f"{path} has a column {renamed[0].rpartition('_duplicated_')[0]!r} twice; rename one of them")
+                raise TableError(f"{path} has two columns {renamed[0].rpartition('_duplicated_')[0]!r}; rename one of them")
             overrides = {name: pl.String for name in texts if name in names}
             return pl.scan_csv(path, **options, schema_overrides=overrides)
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         raise TableError(f"{path} cannot be read as {kind[1:]}: {error}") from error
-    raise TableError(f"{path} must end in .csv, .tsv or .parquet, got {kind or 'no ending'}")
+    raise TableError(f"{path} must end in .csv, .tsv or .parquet, got {kind or 'no extension'}")
 
 
 def _check_decodes(path: Path) -> None:
-    """Decode a Parquet file in a process of its own first: damage can end the process that meets it, past every handler.
+    """Decode a Parquet file in a separate process first, because a damaged file can abort the process that reads it.
 
-    Cost: reading it once more, and the start of an interpreter.
+    Cost: one more read of the file, and the start of a Python interpreter.
     """
-    done = subprocess.run([sys.executable, "-c", TRIAL, str(path)], capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-c", DECODE_SCRIPT, str(path)], capture_output=True, check=False)
     if done.returncode < 0:
-        raise TableError(f"{path} is damaged: a process that read it was ended by {signal.Signals(-done.returncode).name}")
+        name = signal.Signals(-done.returncode).name
+        raise TableError(f"{path} is damaged: the process that read it was ended by {name}; use another copy")
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files of a table that is one file, a folder of them, or a pattern such as ``part-*.parquet``, in order of names.
+    """The files of a table, sorted by name. `path` is a file, a folder, or a pattern such as ``part-*.parquet``.
 
     Example:
         >>> import tempfile
@@ -82,21 +83,21 @@ def files_of(path: Path) -> list[Path]:
     else:
         return [path]
     if not found:
-        raise TableError(f"{path} has no .csv, .tsv or .parquet file")
+        raise TableError(f"there is no .csv, .tsv or .parquet file in {path}")
     return found
 
 
 def write(frame: pl.DataFrame, path: Path) -> None:
-    """A table as CSV or Parquet, by the ending of the path."""
+    """Write a table as CSV or Parquet, depending on the file extension."""
     kind = path.suffix.lower()
     if kind not in (".csv", ".parquet", ".pq"):
-        raise TableError(f"{path} must end in .csv or .parquet, got {kind or 'no ending'}")
+        raise TableError(f"{path} must end in .csv or .parquet, got {kind or 'no extension'}")
     path.parent.mkdir(parents=True, exist_ok=True)
     frame.write_csv(path) if kind == ".csv" else frame.write_parquet(path)
 
 
 def collect(frame: pl.LazyFrame, names: Sequence[str], path: Path) -> pl.DataFrame:
-    """These columns of a table in memory: columns of numbers, no Python objects."""
+    """Load these columns of a table into memory, as columns of numbers without Python objects."""
     missing = [name for name in names if name not in frame.collect_schema().names()]
     if missing:
         raise TableError(
@@ -104,13 +105,13 @@ def collect(frame: pl.LazyFrame, names: Sequence[str], path: Path) -> pl.DataFra
         )
     try:
         table = frame.select(names).collect()
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         raise TableError(f"{path} cannot be read: {error}") from error
     return table
 
 
 def complete(table: pl.DataFrame, path: Path, drop: bool) -> pl.Series:
-    """Which rows have a finite value in every column; an error if some have not and they are not to be dropped."""
+    """Which rows have a finite value in every column. Raises an error if some rows do not, unless `drop` is set."""
     if not len(table):
         raise TableError(f"{path} has no rows")
     whole = pl.Series("whole", np.ones(len(table), dtype=bool))
@@ -122,10 +123,10 @@ def complete(table: pl.DataFrame, path: Path, drop: bool) -> pl.Series:
             rows = (~there).arg_true()
             raise TableError(
                 f"{path}: column {series.name!r} has no value in {len(rows)} of {len(table)} rows, first in rows "
-                f"{listed((rows + 1).to_list())} (counted from 1, without the header); fill them in, or pass --drop-missing "
-                "to do without these rows"
+                f"{listed((rows + 1).to_list())} (counted from 1, without the header); fill in the values, or pass "
+                "--drop-missing to leave out these rows"
             )
         whole = whole & there
     if not whole.any():
-        raise TableError(f"{path} has no row without a missing value")
+        raise TableError(f"every row of {path} has a missing value; fill in the values, or leave out a column with --ignore")
     return whole

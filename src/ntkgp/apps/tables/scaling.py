@@ -1,4 +1,4 @@
-"""Units: the recipe for tables wants columns of mean 0 and standard deviation 1, people want answers in their own."""
+"""Units: networks compute with columns of mean 0 and standard deviation 1, users get answers in their own units."""
 
 from dataclasses import dataclass
 
@@ -27,17 +27,17 @@ class Scaling:
 
     @classmethod
     def of(cls, values: Float[Tensor, "N *D"]) -> "Scaling":
-        """Mean and standard deviation of each column, in float64; a constant column keeps its unit."""
+        """Mean and standard deviation of each column, in float64; a constant column gets scale 1."""
         values = values.double()
         center, scale = values.mean(dim=0), values.std(dim=0, correction=0)
-        # The mean of equal numbers is not always that number to the last digit.
+        # Rounding can make the mean of equal numbers differ from them in the last digit.
         constant = scale <= 1e-12 * values.abs().amax(dim=0)
         check_scalable(values, scale)
         return cls(center, torch.where(constant, torch.ones_like(scale), scale))
 
     @classmethod
     def of_all(cls, values: Float[Tensor, "N *D"], group: Group) -> "Scaling":
-        """The same over the rows of all ranks."""
+        """Mean and standard deviation over the rows of all ranks."""
         values = values.double()
         count = group.total(len(values))
         center = group.sum(values.sum(dim=0)) / count
@@ -47,16 +47,16 @@ class Scaling:
 
     @classmethod
     def none(cls, values: Float[Tensor, "N *D"]) -> "Scaling":
-        """Values as they are."""
+        """Center 0 and scale 1: values stay unchanged."""
         zero = torch.zeros_like(values[0], dtype=torch.float64)
         return cls(zero, torch.ones_like(zero))
 
     def apply(self, values: Tensor) -> Tensor:
-        """Standardised, in float64."""
+        """Standardise values, in float64."""
         return (values.double() - self.center) / self.scale
 
     def undo(self, prediction: Prediction) -> Prediction:
-        """A prediction of standardised targets in the units of the raw ones."""
+        """Convert a prediction of standardised targets to the original units."""
         square = self.scale.square()
         noise = prediction.noise_var
         raw = Prediction(
@@ -68,5 +68,5 @@ class Scaling:
         )
         if not all(bool(torch.isfinite(part).all()) for part in vars(raw).values() if part is not None):
             unit = float(self.scale.max())
-            raise ValueError(f"predictions overflow in units of {unit:.1e}; rescale the targets and fit again")
+            raise ValueError(f"predictions overflow: the targets have a std of {unit:.1e}; rescale them and fit again")
         return raw

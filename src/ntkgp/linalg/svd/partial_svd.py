@@ -24,6 +24,7 @@ class PartialSVD:
 
     Example:
         >>> import torch
+        >>> from ntkgp.linalg import DenseSVD
         >>> from ntkgp.linalg.operator import Operator
         >>> svd = DenseSVD()(Operator.of(torch.diag(torch.tensor([3.0, 2.0, 1.0]))), rank=2)
         >>> svd.rank, svd.u.shape, svd.converged

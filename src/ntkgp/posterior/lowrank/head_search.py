@@ -45,6 +45,14 @@ class HeadSearch:
     progress: bool
     stages: Stages
 
+    def find(self, rank: int | None, tolerance: Tolerance | None) -> tuple[Head, float | None]:
+        """Find a head of this rank, or one that meets the tolerance, and its width; resume from a saved head."""
+        head = _saved_head(self.stages, self.problem.operators.space)
+        if tolerance is not None:
+            return self.until_tight(tolerance, head)
+        assert rank is not None
+        return self.of_rank(rank) if head is None else head, None
+
     def of_rank(self, rank: int, head: Head | None = None) -> Head:
         """Find a head of this rank; start from `head` if given."""
         with self._bar() as bar:
@@ -135,7 +143,7 @@ def _symmetric(product: Callable[[Tensor], Tensor], like: Tensor, size: int) -> 
     return Operator((size, size), product, product, like.dtype, like.device)
 
 
-def saved_head(stages: Stages, space: Space) -> Head | None:
+def _saved_head(stages: Stages, space: Space) -> Head | None:
     """Load the head of an interrupted fit; None if there is none."""
     state = stages.load("head")
     if state is None:

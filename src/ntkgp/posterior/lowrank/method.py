@@ -11,11 +11,11 @@ from ntkgp.linalg.cgls import CGLS
 from ntkgp.linalg.svd.partial_svd import SVDMethod
 from ntkgp.linalg.svd.subspace import RandomizedSVD
 from ntkgp.posterior.lowrank.clock import Clock
-from ntkgp.posterior.lowrank.head_search import START_RANK, HeadSearch, saved_head
+from ntkgp.posterior.lowrank.head_search import START_RANK, HeadSearch
 from ntkgp.posterior.lowrank.options import Options
 from ntkgp.posterior.lowrank.posterior import LowRankPosterior
-from ntkgp.posterior.lowrank.side import Normal, choose_side
-from ntkgp.posterior.lowrank.solve import must_split, right_hand_sides, warn_if_rounded
+from ntkgp.posterior.lowrank.side import Normal, choose_side, split_if_needed
+from ntkgp.posterior.lowrank.solve import Solver
 from ntkgp.posterior.method import Method, Run
 from ntkgp.problem.problem import Problem
 from ntkgp.storage.stages import Stages
@@ -84,13 +84,11 @@ class LowRank(Method):
         """Find the head, then solve for the mean and the tail."""
         run, clock = run or Run(), Clock(problem.network.device)
         self._check(problem)
-        if must_split(problem, self.rank or self.max_rank):
-            problem = problem.split()
-        space = problem.operators.space
+        problem = split_if_needed(problem, self.rank or self.max_rank)
         _ = problem.operators.prior_variance  # computes the factors of J(x); raises if a value is not finite
         clock("factors")
         identity = {} if run.checkpoint is None else problem.identity | {"method": repr(self)}
-        stages = Stages(run.checkpoint, identity, run.generator, problem.network.device, run.group, space)
+        stages = Stages(run.checkpoint, identity, run.generator, problem.network.device, run.group, problem.operators.space)
         generator, show = stages.generator, run.shows_progress
         # The cheapest side depends on free memory, so a resumed fit must use the side chosen at its start.
         side = stages.once("side", self.side or choose_side(problem, self.rank or START_RANK, 1 + self.tail))
@@ -99,21 +97,15 @@ class LowRank(Method):
             normal = normal.written_out(show)
             clock("matrix")
         options = Options(self.rank, self.rtol, self.max_rank, self.points, self.solver, self.svd)
-        search = HeadSearch(problem, normal, self.svd, side, generator, show, stages)
-        head, width = saved_head(stages, space), None
-        if self.rank is None:
-            head, width = search.until_tight(options.tolerance(problem, generator), head)
-        elif head is None:
-            head = search.of_rank(self.rank)
+        tolerance = None if self.rtol is None else options.tolerance(problem, generator)
+        head, width = HeadSearch(problem, normal, self.svd, side, generator, show, stages).find(self.rank, tolerance)
         clock("head")
-        z = problem.operators.draw_weights(self.tail, generator).double()
-        sides = right_hand_sides(problem, normal, z, generator)
-        solution = self.solver.solve(normal.system(head), sides, progress=show, bookmark=stages.bookmark("solve"))
+        found = Solver(self.solver, generator, show, stages.bookmark("solve")).mean_and_tail(normal, head, self.tail)
         clock("solve")
-        warn_if_rounded(problem, solution)
         return LowRankPosterior(
-            problem, options, head, head.explained(), z, sides, solution, head.bracket.slack, side, width, clock.seconds
-        )
+            problem, options, head, head.explained(), found.z, found.sides, found.solution, head.bracket.slack, side, width,
+            clock.seconds,
+        )  # fmt: skip
 
     def _check(self, problem: Problem) -> None:
         if self.rank is not None:

@@ -168,7 +168,7 @@ class LowRankPosterior(Posterior):
             head, width = search.until_tight(options.tolerance(whole, generator), head)
             found = head.bracket.slack
         clock("head")
-        sides = self.sides + right_hand_sides(new, Normal(new), self.z, generator)
+        sides = self.sides + right_hand_sides(Normal(new), self.z, generator)
         solution = options.solver.solve(normal.system(head), sides, start=self.solution.x, progress=progress)
         clock("solve")
         return LowRankPosterior(

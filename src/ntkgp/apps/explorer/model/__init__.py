@@ -1,4 +1,1 @@
-"""What a page of the explorer computes, from plain values to plain values.
-
-Nothing here knows the browser.
-"""
+"""The computations of the explorer, from plain values to plain values; independent of the browser."""

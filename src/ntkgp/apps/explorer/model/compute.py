@@ -1,8 +1,8 @@
-"""From a state to everything the playground shows: pure functions of plain values, nothing of the browser.
+"""Compute everything the playground shows from its state: pure functions of plain values, independent of the browser.
 
-A page changes its mind many times a second, so what a change does not touch is not computed again: the network follows
-from its settings, the layer factors and the kernel of the grid from the network, that of the points from their inputs, and
-with its eigenvectors the posterior, the bracket at every K and all predictors are products of small matrices.
+A slider can change the state many times per second, so each stage is cached and computed again only if its inputs change. The
+stages: the network from its settings; layer factors and grid kernel from the network; the joint kernel from the inputs of the
+points; its eigenvectors. The posterior, the bracket for every K and all predictors are then products of small matrices.
 """
 
 import time
@@ -23,11 +23,11 @@ from ntkgp.tangent.jacobian import Jacobian
 from ntkgp.tangent.opening import open_network
 from ntkgp.tangent.tangent import Tangent
 
-GRID = 201  # points of the grid; the probe is one more
+GRID = 201  # number of grid points; the probe is an additional query
 
 
 def network(state: State, in_features: int = 1, features: nn.Module | None = None) -> nn.Module:
-    """The network of the settings in float64: `features` of the inputs (None: the playground's), then the paper's MLP."""
+    """The network of the page in float64: the input layer `features` (None for the playground's), then the paper's MLP."""
     normalisations: dict[str, tuple[nn.Module, int]] = {
         "circle": (TrigonometricInputs(LOW, HIGH), 2),
         "scaled": (InputScales(torch.full((in_features,), 1 / HIGH)), 1),
@@ -42,22 +42,22 @@ def network(state: State, in_features: int = 1, features: nn.Module | None = Non
 
 @dataclass(frozen=True)
 class Answer:
-    """All numbers of the playground. Queries are the grid and, last, the probe: M = GRID + 1."""
+    """All numbers of the playground. The queries are the grid followed by the probe: M = GRID + 1."""
 
     x: Float[Tensor, "M"]
     prior: Float[Tensor, "M"]
     mean: Float[Tensor, "M"]
-    exact: Float[Tensor, "M"]  # variances, all of them epistemic
-    variance: Float[Tensor, "M"]  # of K and T: the upper bound, less what the tail predictors explain
+    exact: Float[Tensor, "M"]  # exact epistemic variance; all variances below are epistemic too
+    variance: Float[Tensor, "M"]  # from K and T: the upper bound minus the variance explained by the tail predictors
     lower: Float[Tensor, "M"]
     upper: Float[Tensor, "M"]
-    paper: Float[Tensor, "M"]  # the paper's upper bound at the same K
+    paper: Float[Tensor, "M"]  # the paper's upper bound with the same K
     samples: Float[Tensor, "S M"]
     eigenvalues: Float[Tensor, "N"]
     predictors: Float[Tensor, "M K"]  # the columns of P = M U
     tail: Float[Tensor, "N T"]  # targets of the tail predictors, in units of the noise
     points: int
-    rank: int  # K in use: never more than N
+    rank: int  # K in use: at most N
     notes: tuple[str, ...]
     milliseconds: float
 
@@ -71,25 +71,25 @@ Key, Value = Hashable, TypeVar("Value")
 
 
 class Memory:
-    """The last value of each stage and what it was made from; one of these belongs to each page."""
+    """A cache of the last value of each stage; every page has its own."""
 
     def __init__(self):
-        self._kept: dict[str, tuple[Key, object]] = {}
+        self._values: dict[str, tuple[Key, object]] = {}
 
     def __call__(self, stage: str, key: Key, make: Callable[[], Value]) -> Value:
-        """The value of a stage, made anew only when its key is another one."""
-        if stage not in self._kept or self._kept[stage][0] != key:
-            self._kept[stage] = (key, make())
-        return self._kept[stage][1]  # pyright: ignore[reportReturnType]
+        """The value of a stage; computed again only if its key has changed."""
+        if stage not in self._values or self._values[stage][0] != key:
+            self._values[stage] = (key, make())
+        return self._values[stage][1]  # pyright: ignore[reportReturnType]
 
 
 def network_key(state: State) -> Key:
-    """What the network depends on."""
+    """The settings that determine the network."""
     return (state.width, state.depth, state.sharpness, state.normalisation, state.seed)
 
 
 def queries(state: State) -> Float[Tensor, "M 1"]:
-    """The grid, and the probe."""
+    """The grid points followed by the probe."""
     grid = torch.linspace(LOW, HIGH, GRID, dtype=torch.float64)
     return torch.cat([grid, torch.tensor([state.probe], dtype=torch.float64)]).unsqueeze(1)
 
@@ -104,8 +104,8 @@ def answer(state: State, memory: Memory | None = None) -> Answer:
     """Everything the playground shows, for one state.
 
     Args:
-        state: what the page is set to.
-        memory: of the page, so that only what changed is computed; None for a first time.
+        state: state of the page.
+        memory: cache of the page; None to compute every stage.
 
     Example:
         >>> from ntkgp.apps.explorer.model.state import start
@@ -132,7 +132,7 @@ def answer(state: State, memory: Memory | None = None) -> Answer:
         x=queries(state)[:, 0],
         prior=kernel.prior,
         mean=posterior.mean,
-        exact=posterior.variance.clamp(lower, upper),  # the three meet at full rank: rounding must not turn them around
+        exact=posterior.variance.clamp(lower, upper),  # at full rank the three are equal; rounding must not change their order
         variance=variance,
         lower=lower,
         upper=upper,
@@ -159,12 +159,12 @@ def _rows_and_gram(rows: Jacobian) -> tuple[Jacobian, Tensor]:
 
 
 def _notes(state: State) -> tuple[str, ...]:
-    """What a person should know about this state."""
+    """Hints about unusual states."""
     notes, (x, _) = [], data(state)
     if not len(x):
-        notes.append("No points yet: this is the prior. Tap the plot, or add a point by its numbers.")
+        notes.append("No points yet: this is the prior. Tap the plot, or type x and y and press Add point.")
     elif len(x.unique()) == 1 and len(x) > 1:
-        notes.append(f"All {len(x)} points have the same x: one direction of the kernel is seen, and their mean counts.")
+        notes.append(f"All {len(x)} points have the same x: the kernel has only one direction, and the fit uses the mean of their y.")
     if len(x) and state.rank > len(x):
-        notes.append(f"K = {state.rank} is more than N = {len(x)}: every direction there is is kept.")
+        notes.append(f"K = {state.rank} is more than N = {len(x)}: the page uses K = N.")
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""What leaves the page: ten lines of Python that reproduce it, and pictures."""
+"""Exports of the page: ten lines of Python that reproduce it, and pictures."""
 
 import io
 
@@ -17,14 +17,14 @@ FIRST_LAYER = {
 
 
 def script(state: State) -> str:
-    """Ten lines that fit the same posterior with the library and draw it; tail predictors are drawn anew.
+    """Ten lines that fit the same posterior with the library and plot it; the random tail predictors differ.
 
     Example:
         >>> print(script(State(points=((0.0, 1.0), (1.0, 2.0)), rank=2)).splitlines()[1])
         points = torch.tensor([[0.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
     """
     if not state.points:
-        raise StateError("there is nothing to export yet: add a point first")
+        raise StateError("there is nothing to export: add a point first")
     points = [list(point) for point in state.points]
     features = 2 if state.normalisation == "circle" else 1
     svd = "svd=ntkgp.linalg.DenseSVD(), dtype=torch.float64"
@@ -44,7 +44,7 @@ ax.figure.savefig("posterior.png", dpi=160)
 
 
 def picture(state: State, answer: Answer, kind: str) -> bytes:
-    """The main plot as it is set, drawn by matplotlib: `kind` is "png" or "svg"."""
+    """The main plot with its current settings, drawn by matplotlib; `kind` is "png" or "svg"."""
     if kind not in ("png", "svg"):
         raise ValueError(f"kind must be 'png' or 'svg', got {kind!r}")
     x, y = data(state)

@@ -1,4 +1,4 @@
-"""All that a page of the explorer shows follows from its state: plain values, checked, as JSON and as a link."""
+"""The state of an explorer page, which determines all it shows: plain checked values, saved as JSON or as a link."""
 
 import base64
 import binascii
@@ -12,10 +12,10 @@ import torch
 from ntkgp.apps.explorer.model.csv_table import MOST_BYTES, MOST_COLUMNS, MOST_ROWS, Table
 from ntkgp.apps.figure1.toys import TOYS
 
-LOW, HIGH = -4.0, 4.0  # the inputs of the playground
+LOW, HIGH = -4.0, 4.0  # range of x in the playground
 MOST_POINTS = 200
 PROBLEMS = (*TOYS, "empty")
-NORMALISATIONS = {"circle": "on a circle, as in the paper", "scaled": "scaled to [−1, 1]", "raw": "as they are"}
+NORMALISATIONS = {"circle": "on a circle, as in the paper", "scaled": "scaled to [−1, 1]", "raw": "unchanged"}
 LAYERS = {
     "epistemic": "epistemic band, ±2 std",
     "total": "total band, with noise",
@@ -26,8 +26,8 @@ LAYERS = {
     "trained": "trained networks",
 }
 TRAINERS = {"accelerated": "accelerated gradient descent", "adam": "Adam, as in the paper"}
-SIGNALS = {"accelerated": 1e-4, "adam": 1.0}  # what each trainer works best with, or was published with
-# Every number of the state has its range: what lies outside is refused, wherever it came from.
+SIGNALS = {"accelerated": 1e-4, "adam": 1.0}  # default signal scale of each trainer; the paper uses 1 with Adam
+# Allowed range of every number in the state; values outside raise StateError, whatever their source.
 RANGES: dict[str, tuple[float, float]] = {
     "noise_var": (1e-6, 10.0),
     "rank": (1, 50),
@@ -51,12 +51,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 
 class StateError(ValueError):
-    """A state that cannot be: the message names the field, what was expected and what came."""
+    """An invalid state; the message names the field, the expected and the received value."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What a page shows. Always valid: anything else raises :class:`StateError`.
+    """The settings of a page. Invalid values raise :class:`StateError`.
 
     Example:
         >>> state = State(points=((-1.0, 0.5), (2.0, 1.0)), noise_var=0.1)
@@ -85,15 +85,15 @@ class State:
     table: Table | None = None
     target: str = ""
     inputs: tuple[str, ...] = ()
-    tuned: bool = True  # whether the noise and scales of the table come from its marginal likelihood
+    tuned: bool = True  # learn the noise and scales of the table by marginal likelihood
 
     def __post_init__(self) -> None:
         check_fields(vars(self))
         if len(self.points) > MOST_POINTS:
-            raise StateError(f"at most {MOST_POINTS} points fit here, got {len(self.points)}")
+            raise StateError(f"the page takes at most {MOST_POINTS} points, got {len(self.points)}")
         unknown = [layer for layer in self.shown if layer not in LAYERS]
         if unknown:
-            raise StateError(f"shown must name some of {', '.join(LAYERS)}, got {unknown[0]!r}")
+            raise StateError(f"shown must be a selection of {', '.join(LAYERS)}, got {unknown[0]!r}")
         self._check_table()
 
     def _check_table(self) -> None:
@@ -107,20 +107,20 @@ class State:
             raise StateError(f"choose a target and one or two other columns as inputs, got {wanted}")
 
     def to_json(self) -> str:
-        """The state as text."""
+        """The state as JSON text."""
         return json.dumps({"ntkgp-explorer": 1, **asdict(self)}, allow_nan=False, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "State":
-        """The state again, from text that anybody may have written."""
+        """Read a state from JSON text, which is not trusted."""
         if len(text) > 20 * MOST_BYTES:
-            raise StateError("this file is too large for a saved state")
+            raise StateError("this file is too large to be a saved state")
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise StateError(f"this is not a saved state: {error}") from error
         if not isinstance(record, dict) or record.pop("ntkgp-explorer", None) != 1:
-            raise StateError("this is not a saved state of the explorer: its mark is missing")
+            raise StateError("this is not a saved state of the explorer: the field 'ntkgp-explorer' is missing")
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(record) - known)
         if unknown:
@@ -136,12 +136,12 @@ class State:
         return cls(**record)
 
     def to_link(self) -> str:
-        """The state as letters that an address may hold."""
+        """The state as text that is safe in a URL."""
         return base64.urlsafe_b64encode(self.to_json().encode()).decode().rstrip("=")
 
     @classmethod
     def from_link(cls, letters: str) -> "State":
-        """The state again, from the letters of an address."""
+        """Read a state from the text of a URL."""
         try:
             text = base64.b64decode(letters + "=" * (-len(letters) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError) as error:
@@ -149,16 +149,16 @@ class State:
         return cls.from_json(text)
 
     def with_point(self, x: float, y: float) -> "State":
-        """One more point."""
+        """The state with one more point."""
         return replace(self, points=(*self.points, *rounded([x], [y])))
 
     def without_point(self, index: int) -> "State":
-        """One point less."""
+        """The state without the point at `index`."""
         return replace(self, points=self.points[:index] + self.points[index + 1 :])
 
 
 def start(problem: str = "paper", seed: int = 0) -> State:
-    """The state a page opens with: a toy problem of the paper's figure, or an empty plot.
+    """The initial state of a page: a toy problem of the paper's figure, or an empty plot.
 
     Example:
         >>> len(start("paper").points), start("cubic").noise_var, start("empty").points
@@ -173,12 +173,12 @@ def start(problem: str = "paper", seed: int = 0) -> State:
 
 
 def rounded(x: Iterable[float], y: Iterable[float]) -> tuple[tuple[float, float], ...]:
-    """Points as a state has them: to four decimals, which no eye tells apart and no link needs more of."""
+    """Points rounded to four decimals: invisible in the plot, and short in a link."""
     return tuple((round(float(a), 4), round(float(b), 4)) for a, b in zip(x, y, strict=True))
 
 
 def check_fields(record: Mapping[str, Any]) -> None:
-    """The plain fields that are there: numbers in their ranges, choices among theirs."""
+    """Check the plain fields in the record: numbers must be in range, choices must be valid."""
     for name in RANGES.keys() & record.keys():
         check_number(name, record[name])
     for name, choices in CHOICES.items():
@@ -193,12 +193,12 @@ def check_fields(record: Mapping[str, Any]) -> None:
 
 
 def check_number(name: str, value: Any) -> None:
-    """A finite number in the range of its field; whole where it counts something."""
+    """Check that a value is a finite number in the range of its field, and whole if the field is a count."""
     low, high = RANGES[name]
     kind = int if name in WHOLE else int | float
     if isinstance(value, bool) or not isinstance(value, kind):
         raise StateError(f"{name} must be a {'whole ' if name in WHOLE else ''}number, got {value!r}")
-    if not low <= value <= high:  # NaN and infinity are not either
+    if not low <= value <= high:  # also true for NaN and infinity
         raise StateError(f"{name} must be between {low:g} and {high:g}, got {value!r}")
 
 
@@ -216,12 +216,12 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
 
 def _table(value: Any) -> Table:
     if not isinstance(value, dict) or set(value) != {"names", "columns"} or not isinstance(value["columns"], list):
-        raise StateError("table must hold names and columns")
+        raise StateError("table must have the fields names and columns")
     names, columns = _texts("names", value["names"]), value["columns"]
     if not 2 <= len(names) <= MOST_COLUMNS or len(set(names)) != len(names) or len(columns) != len(names):
-        raise StateError(f"table must have 2 to {MOST_COLUMNS} columns with names of their own")
+        raise StateError(f"table must have 2 to {MOST_COLUMNS} columns with distinct names")
     if not all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):
-        raise StateError("the columns of table must be lists of one length")
+        raise StateError("the columns of table must be lists of the same length")
     if not 2 <= len(columns[0]) <= MOST_ROWS:
         raise StateError(f"table must have 2 to {MOST_ROWS} rows, got {len(columns[0])}")
     for column in columns:

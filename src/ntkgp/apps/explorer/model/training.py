@@ -1,4 +1,4 @@
-"""Real networks trained while one watches: the library's trainers, a slice of time at a time."""
+"""Train real networks while the user watches: the library's trainers, run in short time slices."""
 
 import time
 import warnings
@@ -22,28 +22,28 @@ from ntkgp.posterior.trained.training.trainer import Trainer, TrainingStep
 from ntkgp.problem.build import build_problem
 from ntkgp.problem.source import Source
 
-MOST_STEPS = 20_000
+MOST_STEPS = 20_000  # training steps per network
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What the networks say at the queries after some steps, and how far that is from the analytic answer."""
+    """Predictions of the networks at the queries after some steps, and their errors against the analytic answer."""
 
     step: int
-    seconds: float  # of training
+    seconds: float  # training time so far
     mean: Float[Tensor, "M"]
     variance: Float[Tensor, "M"]
     predictors: Float[Tensor, "M K"]
     mean_error: float  # relative L2 on the grid, against the exact mean
-    std_error: float  # and against the standard deviation that these K and T give without training
+    std_error: float  # the same for the std, against the analytic std for the same K and T
 
 
 class Training:
-    """1 + K + T copies of the network, trained a slice of time at a time; stop by not asking for more, end with `close`.
+    """Trains 1 + K + T copies of the network in time slices: `advance` runs one slice, `close` ends the training.
 
     Args:
-        state: what to train on, with which trainer.
-        answer: the analytic answer to the same state, for the tail's targets, the prior and the errors.
+        state: the points, the network and the trainer.
+        answer: the analytic answer for the same state; provides the tail's targets, the prior and the reference for errors.
 
     Example:
         >>> from ntkgp.apps.explorer.model.compute import answer
@@ -58,15 +58,15 @@ class Training:
 
     def __init__(self, state: State, answer: Answer):
         if not state.points:
-            raise StateError("there is nothing to train on yet: add a point first")
+            raise StateError("there is nothing to train on: add a point first")
         x, y = data(state)
         problem = build_problem(network(state), Source(x, y, state.noise_var), dtype=torch.float64)
         found = plan_covariance(problem, answer.rank, 0, DenseSVD(), TightCovariance())
-        # What the tail was drawn from serves updates alone, which the page does not make.
+        # The noise of the tail is needed only for posterior updates, which the page does not use.
         self.plan = replace(found, tail=answer.tail, noise=torch.zeros_like(answer.tail))
         trainer = _trainer(state)
         self.task = self.plan.job(trainer).task()
-        # Eigenvectors have no sign of their own: the page shows the trained predictors beside the analytic ones.
+        # The sign of an eigenvector is arbitrary: `look` gives the trained predictors the signs of the analytic ones.
         analytic = answer.predictors[:GRID]
         self._queries, self._answer, self._analytic = queries(state), answer, analytic
         self._steps = trainer.steps(self.task)
@@ -75,11 +75,11 @@ class Training:
 
     @property
     def networks(self) -> int:
-        """1 + K + T."""
+        """Number of networks, 1 + K + T."""
         return len(self.task.targets)
 
     def advance(self, seconds: float) -> None:
-        """Take steps for about that long: at least one, unless training has come to its end."""
+        """Train for about this time: at least one step, unless training has finished."""
         stop = time.perf_counter() + seconds
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", NumericalWarning)
@@ -93,17 +93,17 @@ class Training:
         self.note = "; ".join(str(warning.message) for warning in caught)
 
     def ask(self, state: State, answer: Answer) -> None:
-        """The probe has moved: look there from now on; all else of the state is the same."""
+        """Use a new probe from now on; the rest of the state must be the same."""
         self._queries, self._answer = queries(state), answer
 
     def look(self) -> Trained:
-        """What the networks say now. Cost: 1 + K + T forward passes over the queries."""
+        """The current predictions of the networks. Cost: 1 + K + T forward passes over the queries."""
         if self._last is None:
-            raise ValueError("nothing to see yet; call advance first")
+            raise ValueError("no step was taken yet: call advance first")
         weights, answer, rank = self._last.weights(), self._answer, self.plan.svd.rank
         values = NetworkPredictors(self.task.copies, weights)(self._queries).double()
         mean, parts = values[:, 0], self.plan.parts(values[:, 1:])
-        # Held by the lower bound as the analytic variance is, but not by the upper one: that would hide how far training is.
+        # Clamped at the lower bound like the analytic variance, but not at the upper one: that would hide unfinished training.
         variance = torch.maximum(answer.prior - parts.explained_diag(), answer.lower)
         head = values[:, 1 : rank + 1]
         signs = torch.where((head[:GRID] * self._analytic).sum(dim=0) < 0, -1.0, 1.0)
@@ -113,7 +113,7 @@ class Training:
         )  # fmt: skip
 
     def close(self) -> None:
-        """End the training for good."""
+        """End the training; it cannot be resumed."""
         self._steps.close()
         self.finished = True
 
@@ -125,7 +125,7 @@ def _trainer(state: State) -> Trainer:
 
 
 def _end(weights: TrainedWeights) -> TrainingStep:
-    """The result of a training as its last step."""
+    """The final weights as a last training step."""
     return TrainingStep(max(weights.steps), {}, lambda: weights)
 
 
