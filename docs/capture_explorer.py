@@ -1,7 +1,7 @@
-"""The pictures of the explorer: ``python docs/capture_explorer.py`` drives a real browser and writes them anew.
+"""Make the pictures of the explorer: ``python docs/capture_explorer.py`` controls a real browser.
 
 Needs chromium and chromedriver, and the extra ``dev``. Writes docs/_static/explorer_{desktop,phone,dark,data,train}.png and the animated
-docs/_static/explorer.webp. All that is seen is what the page does: points are tapped, sliders moved, networks trained.
+docs/_static/explorer.webp. Everything in the pictures happens on the page: it taps points, moves sliders and trains networks.
 """
 
 import io
@@ -21,7 +21,7 @@ from tests.support.browser import Browser  # noqa: E402
 from tests.support.explorer_server import running_server  # noqa: E402
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 
-from ntkgp.explorer.state import State, start  # noqa: E402
+from ntkgp.apps.explorer.model.state import State, start  # noqa: E402
 
 OUT = HERE / "_static"
 STORY = State(points=((-2.2, -0.9), (-1.5, 0.4)), noise_var=0.01, rank=2, shown=("epistemic", "total", "exact", "bracket", "paper", "trained"))
@@ -69,7 +69,7 @@ def finish(page: Browser) -> None:
 
 
 def stills(page: Browser) -> None:
-    """The page on a desk, on a phone, at night; a training; a table."""
+    """Capture the page on a desktop, on a phone and in dark mode; a training; a table."""
     link = "?state=" + replace(start("paper"), shown=(*State().shown, "samples"), samples=3).to_link()
     metrics(page, 1280, 1080)
     page.open(link)
@@ -107,7 +107,7 @@ def stills(page: Browser) -> None:
 
 
 def story(page: Browser) -> list[tuple[Image.Image, int]]:
-    """Points close the band, noise relaxes the fit, predictors bring the bound down, networks arrive; frames and milliseconds."""
+    """Points narrow the band, noise relaxes the fit, predictors lower the bound, networks train; return frames and milliseconds."""
     metrics(page, 1000, 640)
     page.open("?state=" + STORY.to_link())
     page.script("document.querySelector('header').style.display = 'none'; window.scrollTo(0, 0)")

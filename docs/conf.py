@@ -27,7 +27,7 @@ extensions = [
 exclude_patterns = ["_build", "gallery/*.py", "gallery/*.ipynb", "gallery/*.md5"]
 templates_path = ["_templates"]
 default_role = "code"
-highlight_language = "none"  # a block that names no language has none
+highlight_language = "none"  # for blocks without a language
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
@@ -48,7 +48,7 @@ sphinx_gallery_conf = {
     "image_scrapers": ("gallery_examples.saved_pictures",),
     "abort_on_example_error": True,
     "download_all_examples": False,
-    "min_reported_time": 3600,  # seconds belong to a machine
+    "min_reported_time": 3600,  # report no times: they depend on the machine
     "show_signature": False,
     "write_computation_times": False,
 }
@@ -66,16 +66,16 @@ html_theme_options = {
 
 
 def setup(app: Any) -> None:
-    """Two habits of docstrings that Sphinx would trip over."""
+    """Fix two things in docstrings that Sphinx gets wrong."""
     app.connect("autodoc-process-docstring", stars_of_shapes)
     app.connect("autodoc-skip-member", methods_made_by_scikit_learn)
 
 
 def stars_of_shapes(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """A star in a shape, (*batch, q, d), begins no emphasis."""
+    """Escape the star of a shape, (*batch, q, d), which is no emphasis."""
     lines[:] = [re.sub(r"(?<![\\*`\w])\*(?=\w)(?![^`]*`\W*$)", r"\\*", line) for line in lines]
 
 
 def methods_made_by_scikit_learn(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
-    """``set_fit_request`` and its like are scikit-learn's."""
+    """Skip ``set_fit_request`` and similar methods, which scikit-learn adds."""
     return True if re.fullmatch(r"set_\w+_request", name) else None

@@ -1,4 +1,4 @@
-"""How the scripts of examples/ become the pages of the gallery: they stay plain scripts that save what they draw."""
+"""Turn the scripts of examples/ into the pages of the gallery; the scripts stay plain scripts that save their pictures."""
 
 import re
 import shutil
@@ -10,13 +10,13 @@ from sphinx_gallery.scrapers import figure_rst
 HEADER = """Examples
 ========
 
-Short scripts, each with what it prints and what it draws. ``python examples/NAME.py`` runs one; with
-``NTKGP_SMALL=1`` in seconds, as the tests do.
+Short scripts, with their printed output and their pictures. ``python examples/NAME.py`` runs one; the tests set
+``NTKGP_SMALL=1``, which makes each run in seconds.
 """
 
 
 def prepare(examples: Path, folder: Path) -> str:
-    """Copies of the scripts with their first line as a heading, up to its colon; returns the folder they are in."""
+    """Copy the scripts into a folder, with the first line up to its colon as a heading; return the folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "GALLERY_HEADER.rst").write_text(HEADER, encoding="utf-8")
@@ -29,7 +29,7 @@ def prepare(examples: Path, folder: Path) -> str:
 
 
 def saved_pictures(block: Any, variables: dict[str, Any], settings: dict[str, Any]) -> str:
-    """The pictures that a script has saved, moved to its page."""
+    """Move the pictures that a script has saved to its page."""
     moved = []
     for picture in sorted(Path(variables["src_file"]).parent.rglob("*.png")):
         target = next(variables["image_path_iterator"])

@@ -1,8 +1,8 @@
-"""Active learning: which measurements to take next, in batches, when each one costs.
+"""Active learning: choose the next measurements in batches, because each one costs money.
 
-A function over the plane is smooth but for a ridge, and the first measurements all lie in one corner. ``ntkgp.select`` picks
-batches that leave the least variance over the region of interest, and ``posterior.update`` takes them in without starting
-over; beside it, as many measurements at random.
+A function over the plane is smooth except for a ridge, and the first measurements all lie in one corner. ``ntkgp.select``
+chooses batches that leave the least variance over the region of interest, and ``posterior.update`` adds them without starting
+over. For comparison, a second run takes as many random measurements.
 
 Run with ``python examples/active_learning.py``, which writes ``active_learning.png``; ``NTKGP_SMALL=1`` makes it a smoke test.
 """
@@ -58,7 +58,7 @@ def main() -> None:
     plots.uncertainty_map(start, (-1, 1), (-1, 1), left, first, resolution=20 if SMALL else 60)
     for k, (px, py) in enumerate(chosen["selected"].tolist()):
         left.text(px, py, str(k // BATCH + 1), fontsize=9, color="white", weight="bold", ha="center", va="center")
-    left.set_title("uncertainty at first, and what is chosen in which round", fontsize=10)
+    left.set_title("uncertainty at the start, and the round of each chosen point", fontsize=10)
     for way, color in (("selected", plots.MEAN), ("at random", plots.TRUTH)):
         right.semilogy([BATCH * k for k in range(ROUNDS + 1)], errors[way], "o-", color=color, label=way)
     right.set(xlabel="new measurements", ylabel="root mean square error")

@@ -1,7 +1,7 @@
-"""Any module will do: a small convolutional network with layer normalisation and two outputs, on pictures made here.
+"""Any module works: a small convolutional network with layer normalisation and two outputs, on generated pictures.
 
-Each picture holds one bright spot; the network is asked for its position (two outputs). The training spots all lie in the left
-half. The table shows where the posterior is unsure, and the joint covariance what a marginal cannot say.
+Each picture has one bright spot, and the network predicts its position (two outputs). All training spots lie in the left half.
+The table shows where the posterior is uncertain. The joint covariance shows what marginal variances cannot.
 
 Run with ``python examples/any_module.py``, which writes ``any_module.png``; ``NTKGP_SMALL=1`` makes it a smoke test.
 """
@@ -27,7 +27,7 @@ def pictures(centres: Tensor) -> Tensor:
 
 
 def network() -> nn.Module:
-    """Nothing here knows of this library."""
+    """An ordinary PyTorch network; it does not know this library."""
     return nn.Sequential(
         nn.Conv2d(1, CHANNELS, 3, padding=1),
         nn.LayerNorm([CHANNELS, SIDE, SIDE]),
@@ -60,13 +60,13 @@ def main() -> None:
         mean = "({:5.2f}, {:5.2f})".format(*p.mean[k].tolist())
         print(f"{name:<26}{truth:>15}{mean:>17}{p.std[k, 0]:8.3f}{p.std[k, 1]:8.3f}")
 
-    # Rows and columns are ordered point by point, output by output: x and y of the first, then x and y of the second.
+    # The order of rows and columns is point-major: x and y of the first point, then x and y of the second.
     covariance = posterior.covariance(pictures(torch.tensor([[0.6, 0.1], [0.8, 0.1]])))
     std = covariance.diagonal().sqrt()
     correlation = covariance[0, 2] / (std[0] * std[2])
     step = torch.tensor([-1.0, 0.0, 1.0, 0.0])
     print(f"\nx at (0.6, 0.1) and (0.8, 0.1): std {std[0]:.3f} and {std[2]:.3f}, correlation {correlation:.2f},")
-    print(f"so their difference is known better: std {(step @ covariance @ step).sqrt():.3f}")
+    print(f"so the std of their difference is smaller: {(step @ covariance @ step).sqrt():.3f}")
 
     figure, axis = plots.figure(5.5, 4.4), torch.linspace(-1, 1, 25)
     ax, std = figure.subplots(), posterior.predict(pictures(torch.cartesian_prod(axis, axis))).std[:, 0]

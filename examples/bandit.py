@@ -1,8 +1,8 @@
-"""A contextual bandit: the wheel, where the arm that pays most pays it where nobody has looked.
+"""A contextual bandit: the wheel, where the best arm pays only in a thin ring that a greedy player never explores.
 
-Contexts come from the unit disc. Arm 0 pays 1.2 everywhere and the four others 1.0; but beyond radius 0.9 the arm of the
-quadrant pays 50. Who plays what looks best so far plays arm 0 for ever. Two ways to look further: ``UCB`` plays the arm of
-highest mean plus half a standard deviation, ``Thompson`` the best arm of a function drawn from the posterior.
+Contexts come from the unit disc. Arm 0 pays 1.2 everywhere and the four others 1.0, but beyond radius 0.9 the arm of the
+quadrant pays 50. A greedy player plays arm 0 forever. There are two ways to explore: ``UCB`` plays the arm with the highest
+mean plus half a standard deviation, ``Thompson`` plays the best arm of a function drawn from the posterior.
 ``benchmarks/studies/bandits`` has the full comparison, with other methods and better networks for this problem.
 
 ``python examples/bandit.py`` writes ``bandit.png``; ``NTKGP_SMALL=1`` makes it a smoke test.
@@ -30,21 +30,21 @@ def contexts(count: int, generator: torch.Generator) -> Tensor:
 
 
 def expected(x: Tensor) -> Tensor:
-    """What every arm pays on average."""
+    """The expected reward of every arm."""
     pay = torch.tensor([1.2, 1.0, 1.0, 1.0, 1.0], dtype=torch.float64).repeat(len(x), 1)
     quadrant = 1 + 2 * (x[:, 0] < 0).long() + (x[:, 1] < 0).long()
     return torch.where((x.norm(dim=1) > 0.9).unsqueeze(1) & (torch.arange(5) == quadrant.unsqueeze(1)), 50.0, pay)
 
 
 def play(explore: UCB | Thompson) -> tuple[Bandit, Tensor]:
-    """The bandit after all rounds, and the reward it gave up in each."""
+    """The bandit after all rounds, and its regret in each round."""
     g = torch.Generator().manual_seed(0)
     some = contexts(200, g)
     arms = []
     for _ in range(5):
         network = ntkgp.mlp(2, width=256, activation=nn.ReLU(), generator=g)
         arms.append(nn.Sequential(ntkgp.networks.InputScales(torch.full((2,), 4.0)), network).double())
-    # Rewards up to some tens must be thought possible, and a jump must not be followed exactly.
+    # The prior must allow rewards of several tens, and the noise must be so large that the fit does not follow a jump exactly.
     scale = 200.0 / float(ntkgp.kernel_diag(arms[0], some).mean())
     bandit, lost = Bandit(arms, explore, noise_var=10.0, prior_var=scale, skip=0.2, generator=g), []
     for x in contexts(ROUNDS, g).split(BATCH):

@@ -1,9 +1,9 @@
 """Thompson sampling in batches: Bayesian optimisation with functions drawn from the posterior.
 
-Each round draws a few functions from the posterior of a network, finds the maximum of each by gradients, and evaluates those
-points at once: as many different guesses as there are functions, and no acquisition function to choose. Branin's function has
-three maxima of equal height, 0.3979 below zero; the batches look at all of them at once. Points go into the model by
-``condition_on_observations``, and its hyper-parameters are tuned anew every other round.
+Each round draws a few functions from the posterior of a network, maximises each by gradients, and evaluates all of these
+points together. Every function gives a different guess, and there is no acquisition function to choose. Branin's function has
+three maxima of equal height, 0.3979 below zero; one batch can explore all of them. ``condition_on_observations`` adds the
+points to the model, and every other round tunes its hyper-parameters again.
 
 ``python examples/bayesopt_thompson.py`` writes ``bayesopt_thompson.png``; ``NTKGP_SMALL=1`` makes it a smoke test.
 """

@@ -1,9 +1,9 @@
-"""A convolutional network that knows what it has not seen: it reads a dial, but was never shown one part of it.
+"""A convolutional network that knows what it has not seen: it reads a dial, but one part of the dial is not in the data.
 
-Each picture is of a dial whose hand points to an angle; what is asked for is a quantity that the dial shows, a curve over the
-angle. Hands between 120° and 200° are missing from the training pictures. The posterior is drawn over the angle, though the
-network sees pixels only: among the training angles it is sure, in the gap the band opens. Nothing of the size of the Jacobian
-is formed.
+Each picture shows a dial whose hand points to an angle, and the network predicts a quantity that is a function of the angle.
+The training pictures have no hands between 120° and 200°. The plot shows the posterior over the angle, although the network
+sees only pixels: the band is narrow at the training angles and wide in the gap. Nothing of the size of the Jacobian is
+stored.
 
 Run with ``python examples/cnn.py``, which writes ``cnn.png``; ``NTKGP_SMALL=1`` makes it a smoke test.
 """

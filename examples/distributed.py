@@ -1,8 +1,8 @@
-"""One fit over several processes: each holds a shard of the data, all get the posterior of everything.
+"""One fit over several processes: each has a shard of the data, and all get the posterior of all data.
 
 Run with ``torchrun --nproc-per-node 2 examples/distributed.py``; without torchrun it is a group of one. Every rank makes the
-same network (same seed) and its own shard of the points; here they are drawn, elsewhere they would be read from the rank's own
-files. With ``NTKGP_CHECKPOINT=folder`` it keeps a checkpoint: stopped and begun again it goes on from there.
+same network (same seed) and its own shard of the points. Here the points are random; in practice each rank reads its own files.
+With ``NTKGP_CHECKPOINT=folder`` the fit saves a checkpoint, and an interrupted fit resumes from it.
 
 ``NTKGP_SMALL=1`` makes it a smoke test.
 """
@@ -20,7 +20,7 @@ POINTS, WIDTH, RANK = (300, 16, 16) if SMALL else (20_000, 64, 64)
 
 
 def shard(rank: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The points of one rank: uneven on purpose, since nothing asks for equal shards."""
+    """The points of one rank: uneven on purpose, because shards may have any size."""
     g = torch.Generator().manual_seed(100 + rank)
     count = POINTS // size + (7 if rank == 0 else 0)
     x = torch.randn(count, 4, generator=g)
@@ -43,7 +43,7 @@ def main() -> None:
         checkpoint=os.environ.get("NTKGP_CHECKPOINT"),  # a folder, the same on all ranks
     )  # fmt: skip
 
-    # Every rank can answer by itself. Here each takes its part of the questions.
+    # Every rank can predict on its own. Here each takes a part of the queries.
     questions = torch.linspace(-3, 3, 13, device=device).unsqueeze(1) * torch.tensor([[1.0, 0.3, 0.0, 0.0]], device=device)
     p = posterior.predict(questions[group.rank :: group.size])
     total = sum(group.facts(len(x)))

@@ -1,9 +1,9 @@
-"""Extrapolation: a trend and a season, made here after the curve of carbon dioxide over Mauna Loa.
+"""Extrapolation: a trend and a season, generated to resemble the carbon dioxide curve of Mauna Loa.
 
-Forty years of months, the last ten of them hidden. The kernel of a sum of networks is the sum of their kernels, so each network
-may know one thing: the first sees the year alone, and its functions grow smoothly; the second sees the month as a point on a
-circle (``TrigonometricInputs`` over half a year, so that a full turn is a year), and its functions repeat. Marginal likelihood
-weighs them.
+The data are forty years of months; the last ten years are hidden. The kernel of a sum of networks is the sum of their
+kernels, so each network can model one part. The first sees only the year, and its functions grow smoothly. The second sees
+the month as a point on a circle (``TrigonometricInputs`` over half a year, so that a full turn is a year), and its functions
+repeat. Marginal likelihood weights the two.
 
 Run with ``python examples/extrapolation.py``, which writes ``extrapolation.png``; ``NTKGP_SMALL=1`` makes it a smoke test.
 """
@@ -21,7 +21,7 @@ YEARS, KNOWN, WIDTH, STEPS = (12, 9, 32, 10) if SMALL else (40, 30, 256, 80)
 
 
 class Years(nn.Module):
-    """The year in decades from the middle of what is known."""
+    """The year in decades, from the middle of the known years."""
 
     def forward(self, t: Tensor) -> Tensor:
         """Decades."""
@@ -29,7 +29,7 @@ class Years(nn.Module):
 
 
 def curve(t: Tensor) -> Tensor:
-    """Parts per million, less 340: a bent trend and a season that is not a sine."""
+    """Parts per million minus 340: a curved trend and a season that is not a sine."""
     season = 3 * torch.sin(2 * torch.pi * t) - 0.8 * torch.cos(4 * torch.pi * t)
     return 1.3 * (t - KNOWN / 2) + 0.012 * (t - KNOWN / 2).square() + season
 

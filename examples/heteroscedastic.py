@@ -1,8 +1,8 @@
-"""Noise per observation: two instruments measure the same curve, and the good one counts for more.
+"""Noise per observation: two instruments measure the same curve, and the precise one gets more weight.
 
-The coarse instrument is everywhere, the fine one only on the right. Told the variance of each observation, the posterior leans
-on the fine ones; told one common variance, it takes them for no better than the others. Held-out observations of both
-instruments decide between the two.
+The coarse instrument measures everywhere, the fine one only on the right. With the variance of each observation, the posterior
+gives more weight to the fine ones; with one common variance, it treats all observations alike. Held-out observations of both
+instruments show which of the two fits is better.
 
 Run with ``python examples/heteroscedastic.py``, which writes ``heteroscedastic.png``; ``NTKGP_SMALL=1`` makes it a smoke test.
 """

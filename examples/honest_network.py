@@ -1,11 +1,11 @@
-"""A trained network made honest: its predictions stay, and each gets a standard deviation that holds.
+"""An honest trained network: its predictions stay, and each gets a calibrated standard deviation.
 
-A network is trained as always, on inputs between −2 and 2. Then the tangent is taken at its weights. Prior variances and noise
-come from data it was not trained on, in two ways. From what the network leaves of them, its residuals: they look like noise, so
-the likeliest prior variance is next to none, and the band is flat. From the observations themselves: how far must the weights
-move to explain a curve like this one? Then the band opens where there are no data. Both are calibrated where there are.
+We train a network as usual, on inputs between −2 and 2, and take the tangent at its weights. Prior variances and noise come
+from data that it was not trained on, in two ways. From the residuals of the network: they look like noise, so the most likely
+prior variance is almost zero, and the band is flat. From the observations themselves: how far must the weights move to
+explain a curve like this one? Then the band is wide where there are no data. Both are calibrated where there are data.
 
-Neither makes the network right out there: the truth goes on to swing, and nothing has told the network.
+Neither way corrects the prediction far from the data: the true curve continues to oscillate, and the network has not seen that.
 
 Run with ``python examples/honest_network.py``, which writes ``honest_network.png``; ``NTKGP_SMALL=1`` makes it a smoke test.
 """
@@ -28,7 +28,7 @@ def truth(x: Tensor) -> Tensor:
 
 
 def train(x: Tensor, y: Tensor) -> nn.Module:
-    """Nothing here knows of this library."""
+    """An ordinary training loop; it does not know this library."""
     network = nn.Sequential(nn.Linear(1, WIDTH), nn.SiLU(), nn.Linear(WIDTH, WIDTH), nn.SiLU(), nn.Linear(WIDTH, 1))
     optimiser = torch.optim.Adam(network.parameters(), lr=3e-3)
     for _ in range(STEPS):

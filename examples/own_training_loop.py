@@ -1,16 +1,17 @@
-"""The posterior from a training loop of your own: any optimiser, any schedule, any logging.
+"""The posterior from your own training loop: any optimiser, any schedule, any logging.
 
-Three things are added to an ordinary PyTorch pipeline: each copy of the network gets its own targets (`plan.targets`), the
-loss gets a penalty on leaving the initial weights (`plan.beta * anchor_penalty`), and the trained copies are handed back
-(`plan.posterior`). The first copy learns the data, the others the directions in which the data say something.
+An ordinary PyTorch pipeline needs three additions: each copy of the network gets its own targets (`plan.targets`), the loss
+gets a penalty on leaving the initial weights (`plan.beta * anchor_penalty`), and `plan.posterior` takes the trained copies.
+The first copy learns the data, the others learn the directions that the data determine.
 
-What limits the accuracy. As it stands the mean is off by 0.7 %, and so is the std that the networks alone give.
+What limits the accuracy? In this script the mean has an error of 0.7 %, and so has the std of the networks alone.
 
-* width: a finite network leaves its tangent (2.4 % and 1.8 % at width 256; a sharper activation or less noise do the same);
-* rank: directions that are not kept stay in the upper bound (std off by 24 % with 4 of them, by 0.8 % with 6);
+* width: a finite network leaves its tangent (2.4 % and 1.8 % at width 256; a sharper activation or less noise have the same
+  effect);
+* rank: directions outside the head stay in the upper bound (error of the std: 24 % with 4 directions, 0.8 % with 6);
 * steps: 4.3 % and 2.0 % after 200, and no better after 2000 than after 500;
-* the optimiser: gradient steps stay in the row space of the Jacobian. Adam leaves it, so its copies fit the data but are
-  wrong between and beyond them (std off by 170 % with lr=1e-3, 3000 steps), and only the bracket saves the answer.
+* the optimiser: gradient steps stay in the row space of the Jacobian. Adam leaves it, so its copies fit the data but are wrong
+  between and beyond them (error of the std: 170 % with lr=1e-3, 3000 steps), and only the bracket limits the error.
 
 `ntkgp.TrainedNetworks` trains on scaled-down targets instead, which removes the first limit at any width.
 
@@ -55,7 +56,7 @@ def main() -> None:
     y = (x * x.sin()).squeeze(1) + math.sqrt(NOISE_VAR) * torch.randn(len(x), generator=generator)
     network = ntkgp.mlp(in_features=1, width=WIDTH, depth=1, activation=nn.Softplus(beta=2), generator=generator)
 
-    # The loss is close to quadratic, with curvatures from 2β to 2(λ₁/N + β): that settles the step size and the momentum.
+    # The loss is nearly quadratic, with curvatures from 2β to 2(λ₁/N + β); these determine the step size and the momentum.
     largest = float(torch.linalg.eigvalsh(ntkgp.kernel(network, x))[-1])
     root = math.sqrt(NOISE_VAR / (largest + NOISE_VAR))
     lr, momentum = 0.5 * len(x) / (largest + NOISE_VAR), (1 - root) / (1 + root)

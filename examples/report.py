@@ -1,8 +1,8 @@
-"""Can the posterior be trusted? One call holds it against observations it has not seen: numbers, words and four pictures.
+"""Can I trust the posterior? One call compares it with observations that it has not seen: numbers, words and four pictures.
 
-A network is fitted twice, with the true noise and with a third of its standard deviation, and then asked about points it was
-not shown. The second report says what is wrong and what to do. An ordinary training run of the network shows how far it leaves
-the tangent on which the posterior rests.
+We fit a network twice, with the true noise and with a third of its standard deviation, and evaluate both fits on held-out
+points. The second report says what is wrong and what to do. An ordinary training run of the network shows how far it leaves
+the tangent on which the posterior is based.
 
 Run with ``python examples/report.py``, which writes the folders ``report`` and ``report_over_confident``; ``NTKGP_SMALL=1``
 makes it a smoke test.

@@ -1,7 +1,7 @@
 """A table from the command line: fit, predict and evaluate without a line of Python.
 
-The script makes a table of flats, with numbers and categories, and calls the commands as a shell would. The picture is of the
-predictions that ``ntkgp predict`` wrote: rents against size, with intervals that widen where there are few flats.
+The script makes a table of flats, with numbers and categories, and runs the commands as a shell would. The picture shows the
+predictions of ``ntkgp predict``: rents against size, with intervals that are wider where there are few flats.
 
 Run with ``python examples/table.py``, which writes ``table.png``; ``NTKGP_SMALL=1`` makes it a smoke test.
 """
@@ -31,7 +31,7 @@ def flats(rows: int, rng: np.random.Generator) -> pl.DataFrame:
 
 
 def ntkgp(*arguments: str | Path) -> None:
-    """One command, shown and run."""
+    """Print one command and run it."""
     print("$ ntkgp", *(a.name if isinstance(a, Path) else a for a in arguments), flush=True)
     command = Path(sys.executable).with_name("ntkgp")
     done = subprocess.run([command, *map(str, arguments)], stdout=subprocess.PIPE, text=True, check=True)

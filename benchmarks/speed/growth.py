@@ -55,7 +55,7 @@ def measure(points: int, width: int, rank: int, outputs: int, weight_side: bool,
     problem = posterior.problem
     factors = points * problem.operators.tangent.chunk(problem.network.cast(problem.data.x[:1])).bytes_per_point
     return {
-        "parameters": problem.operators.jacobian.shape[1], "seconds": seconds, "stages": posterior.seconds, "peak_bytes": peak.bytes,
+        "parameters": problem.operators.parameters, "seconds": seconds, "stages": posterior.seconds, "peak_bytes": peak.bytes,
         "data_bytes": data, "factor_bytes": factors, "beyond_bytes": peak.bytes - data - factors,
         "kernel_side": posterior.side == "kernel", "iterations": posterior.solution.iterations,
     }  # fmt: skip

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 import ntkgp
+from ntkgp import linalg
 from tests.support import analytic, oracle
 from tests.support.cases import CASES, Case, by_name, every, reference
 from tests.support.oracle import error
@@ -31,7 +32,7 @@ def bound(case: Case, estimate: ntkgp.posterior.TightCovariance | ntkgp.posterio
 
 @every([by_name(name) for name in ("paper mlp", "two outputs", "more points than parameters", "cnn", "transformer layer")])
 @pytest.mark.parametrize(
-    "svd", [ntkgp.linalg.DenseSVD(), ntkgp.linalg.PowerIteration(1e-8), ntkgp.linalg.RandomizedSVD(tol=1e-8), ntkgp.linalg.Lanczos(1e-8)],
+    "svd", [linalg.DenseSVD(), linalg.PowerIteration(1e-8), linalg.RandomizedSVD(tol=1e-8), linalg.Lanczos(1e-8)],
     ids=lambda svd: type(svd).__name__,
 )  # fmt: skip
 def test_partial_svd_of_the_jacobian(case: Case, svd: ntkgp.linalg.DenseSVD):

@@ -189,7 +189,8 @@ def trained_in_group(rank: int, size: int, folder: str, stop_after: int):
 
     stages.write = stopping
     posterior = ntkgp.fit(
-        case.module(), x, y, noise_var=noise, method=METHODS["gd"], generator=seeded(), group=ntkgp.distributed.Group(timeout=TIMEOUT),
+        case.module(), x, y, noise_var=noise, method=METHODS["gd"], generator=seeded(),
+        group=ntkgp.distributed.Group(timeout=TIMEOUT),
         checkpoint=keep,
     )  # fmt: skip
     return values(posterior)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 import ntkgp
@@ -24,9 +23,9 @@ class LinearPredictors(Predictors):
     """Predictors of the linearised network: J(x) w. Cost: 2·M·C·P·S operations."""
 
     tangent: Tangent
-    weights: Float[Tensor, "P S"]
+    weights: Tensor
 
-    def __call__(self, x: Tensor) -> Float[Tensor, "MC S"]:
+    def __call__(self, x: Tensor) -> Tensor:
         """M t at the points x, a column per target."""
         return torch.cat([self.tangent.at(part).matmat(self.weights) for part in x.split(8192)])
 
@@ -40,7 +39,7 @@ def head_predictors(problem: Problem, svd: PartialSVD) -> LinearPredictors:
     return LinearPredictors(problem.operators.tangent, svd.v * (svd.s / (svd.s.square() + 1)))
 
 
-def analytic_predictors(problem: Problem, targets: Float[Tensor, "NC S"]) -> LinearPredictors:
+def analytic_predictors(problem: Problem, targets: Tensor) -> LinearPredictors:
     """M t by a dense solve, for any (whitened) targets. Memory: (N·C)² numbers; for small problems and as a reference."""
     matrix = problem.operators.gram()
     matrix.diagonal().add_(1.0)

@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ntkgp._system.check_module import check_module
 from ntkgp._system.check_options import check_generator
 from ntkgp._system.types import MeanFunction
 from ntkgp.distributed.group import Group
@@ -69,7 +68,6 @@ def fit(
     """
     group, checkpoint = Group.of(group), Checkpoint.of(checkpoint)
     with contextlib.nullcontext() if group is None else group.together(), resume_hint(checkpoint):
-        check_module(module)
         check_generator(generator)
         source = Source.of(module, x, y, noise_var, group)
         method = check_method(choose_method(module, source) if method is None else method, checkpoint)

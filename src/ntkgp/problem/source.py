@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ntkgp._system.check_module import check_module
 from ntkgp.distributed.group import Group
 from ntkgp.problem.batches import Batches
 from ntkgp.problem.gathering import gathered, noise_differs
@@ -31,6 +32,7 @@ class Source:
     @classmethod
     def of(cls, module: nn.Module, x: UserData, y: Tensor | None, noise_var: Any, group: Group | None = None) -> "Source":
         """Build a source from the arguments of ``fit``: x and y as tensors, or x as a re-iterable of (x, y) batches."""
+        check_module(module)
         return cls(as_tensor_or_batches(x, y, next(module.parameters()).device), y, noise_var, group)
 
     def rows(self) -> int:

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("bokeh", reason="Bokeh is not installed")
 
 
-from ntkgp.apps.explorer.model.state import MOST_POINTS, State, StateError
+from ntkgp.apps.explorer.model.state import MAX_POINTS, State, StateError
 from tests.support.explorer_states import TABLE, every_state
 
 
@@ -46,7 +46,7 @@ BAD = {
             "points are no pairs": {"points": [[1, 2, 3]]},
             "points are no list": {"points": "abc"},
             "a point far away": {"points": [[100, 0]]},
-            "too many points": {"points": [[0, 0]] * (MOST_POINTS + 1)},
+            "too many points": {"points": [[0, 0]] * (MAX_POINTS + 1)},
             "unknown layer": {"shown": ["everything"]},
             "layers are no list": {"shown": "exact"},
             "tuned is a number": {"tuned": 1},

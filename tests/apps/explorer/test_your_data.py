@@ -41,10 +41,10 @@ def test_a_damaged_table_is_refused_with_a_word(content: bytes, words: str):
 
 
 def test_what_is_left_out_of_a_table_is_said():
-    rows = "\n".join(f"{k},{k % 7},word" for k in range(csv_table.MOST_ROWS + 500))
+    rows = "\n".join(f"{k},{k % 7},word" for k in range(csv_table.MAX_ROWS + 500))
     table, notes = parse(f"a,b,c\n{rows}\n,1,x\n1e999,2,x\n".encode())
     assert table.names == ("a", "b")
-    assert table.rows == csv_table.MOST_ROWS
+    assert table.rows == csv_table.MAX_ROWS
     assert [note.split()[0] for note in notes] == ["columns", "2", "1000"]
     assert parse(f"a,b,c\n{rows}\n".encode())[0] == parse(f"a,b,c\n{rows}\n".encode())[0]
     with pytest.raises(TableError, match="no column"):

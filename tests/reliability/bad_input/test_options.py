@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import ntkgp
+from ntkgp.diagnostics import evaluate
 from tests.reliability.bad_input.entries import EXACT
 from tests.reliability.bad_input.given import NAN, QUERY, X, Y, net
 from tests.support.long_form import recorded
@@ -60,8 +61,8 @@ OPTIONS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "no parameters": (lambda: fitted(EXACT, parameters=[]), ["parameters names no module"]),
     "parameters as a number": (lambda: fitted(EXACT, parameters=5), ["parameters must be a list"]),
     "level of an interval": (lambda: fitted(EXACT).predict(QUERY).interval(1.5), ["level must lie between 0 and 1"]),
-    "observations of another shape": (lambda: ntkgp.diagnostics.evaluate(fitted(EXACT).predict(QUERY), Y), ["y must have the shape"]),
-    "observations of NaN": (lambda: ntkgp.diagnostics.evaluate(fitted(EXACT).predict(QUERY), QUERY[:, 0] * NAN), ["y holds NaN"]),
+    "observations of another shape": (lambda: evaluate(fitted(EXACT).predict(QUERY), Y), ["y must have the shape"]),
+    "observations of NaN": (lambda: evaluate(fitted(EXACT).predict(QUERY), QUERY[:, 0] * NAN), ["y holds NaN"]),
     "tune in no steps": (lambda: ntkgp.tune(net(), X, Y, steps=0), ["steps must be at least 1"]),
     "tune from nowhere": (lambda: ntkgp.tune(net(), X, Y, starts=0), ["starts must be at least 1"]),
     "tune on no points": (lambda: ntkgp.tune(net(), X, Y, points=0), ["points must be at least 1"]),

@@ -164,7 +164,7 @@ def _notes(state: State) -> tuple[str, ...]:
     if not len(x):
         notes.append("No points yet: this is the prior. Tap the plot, or type x and y and press Add point.")
     elif len(x.unique()) == 1 and len(x) > 1:
-        notes.append(f"All {len(x)} points have the same x: the kernel has only one direction, and the fit uses the mean of their y.")
+        notes.append(f"All {len(x)} points have the same x: the kernel has one direction, and the fit uses the mean y.")
     if len(x) and state.rank > len(x):
         notes.append(f"K = {state.rank} is more than N = {len(x)}: the page uses K = N.")
     return tuple(notes)

@@ -10,9 +10,9 @@ from polars.exceptions import PolarsError
 from ntkgp.apps.tables.columns import TableError
 from ntkgp.apps.tables.reading import MISSING_VALUES
 
-MOST_BYTES = 2_000_000
-MOST_ROWS = 1000  # so that the posterior answers at once; larger tables are reduced to a random subset
-MOST_COLUMNS = 50
+MAX_BYTES = 2_000_000  # of an uploaded file
+MAX_ROWS = 1000  # so that the posterior answers at once; larger tables are reduced to a random subset
+MAX_COLUMNS = 50  # with numbers
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ def parse(content: bytes, name: str = "the file") -> tuple[Table, tuple[str, ...
     """
     if not content.strip():
         raise TableError(f"{name} is empty; expected a CSV file with a header and rows of numbers")
-    if len(content) > MOST_BYTES:
-        raise TableError(f"{name} has {len(content) / 1e6:.1f} MB; the page takes at most {MOST_BYTES / 1e6:.0f} MB: use `ntkgp fit`")
+    if len(content) > MAX_BYTES:
+        size, limit = len(content) / 1e6, MAX_BYTES / 1e6
+        raise TableError(f"{name} has {size:.1f} MB; the page takes at most {limit:.0f} MB: use `ntkgp fit` instead")
     if b"\0" in content[:4096]:
         raise TableError(f"{name} is not a text file; expected CSV: values separated by commas")
     try:
@@ -63,8 +64,8 @@ def parse(content: bytes, name: str = "the file") -> tuple[Table, tuple[str, ...
             f"{name} has {len(numeric)} column(s) of numbers; at least 2 are needed: a target and an input. The first line "
             f"must hold the column names, with values separated by commas (found: {', '.join(frame.columns[:10])})"
         )
-    if len(numeric) > MOST_COLUMNS:
-        raise TableError(f"{name} has {len(numeric)} columns of numbers; the page takes at most {MOST_COLUMNS}: remove some")
+    if len(numeric) > MAX_COLUMNS:
+        raise TableError(f"{name} has {len(numeric)} columns of numbers; the page takes at most {MAX_COLUMNS}: remove some")
     notes = []
     others = [column for column in frame.columns if column not in numeric]
     if others:
@@ -76,7 +77,7 @@ def parse(content: bytes, name: str = "the file") -> tuple[Table, tuple[str, ...
     if not whole.all():
         notes.append(f"{(~whole).sum()} of {len(whole)} rows left out: a value is missing or not finite")
     values = values[whole]
-    if len(values) > MOST_ROWS:
-        notes.append(f"{MOST_ROWS} of {len(values)} rows used, chosen at random")
-        values = values[np.sort(np.random.default_rng(0).permutation(len(values))[:MOST_ROWS])]
+    if len(values) > MAX_ROWS:
+        notes.append(f"{MAX_ROWS} of {len(values)} rows used, chosen at random")
+        values = values[np.sort(np.random.default_rng(0).permutation(len(values))[:MAX_ROWS])]
     return Table(tuple(numeric), tuple(tuple(column.tolist()) for column in values.T)), tuple(notes)

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from ntkgp.apps.explorer.model.csv_table import MOST_BYTES, MOST_COLUMNS, MOST_ROWS, Table
+from ntkgp.apps.explorer.model.csv_table import MAX_BYTES, MAX_COLUMNS, MAX_ROWS, Table
 from ntkgp.apps.figure1.toys import TOYS
 
 LOW, HIGH = -4.0, 4.0  # range of x in the playground
-MOST_POINTS = 200
+MAX_POINTS = 200  # in the playground
 PROBLEMS = (*TOYS, "empty")
 NORMALISATIONS = {"circle": "on a circle, as in the paper", "scaled": "scaled to [−1, 1]", "raw": "unchanged"}
 LAYERS = {
@@ -89,8 +89,8 @@ class State:
 
     def __post_init__(self) -> None:
         check_fields(vars(self))
-        if len(self.points) > MOST_POINTS:
-            raise StateError(f"the page takes at most {MOST_POINTS} points, got {len(self.points)}")
+        if len(self.points) > MAX_POINTS:
+            raise StateError(f"the page takes at most {MAX_POINTS} points, got {len(self.points)}")
         unknown = [layer for layer in self.shown if layer not in LAYERS]
         if unknown:
             raise StateError(f"shown must be a selection of {', '.join(LAYERS)}, got {unknown[0]!r}")
@@ -113,7 +113,7 @@ class State:
     @classmethod
     def from_json(cls, text: str | bytes) -> "State":
         """Read a state from JSON text, which is not trusted."""
-        if len(text) > 20 * MOST_BYTES:
+        if len(text) > 20 * MAX_BYTES:
             raise StateError("this file is too large to be a saved state")
         try:
             record = json.loads(text)
@@ -218,12 +218,12 @@ def _table(value: Any) -> Table:
     if not isinstance(value, dict) or set(value) != {"names", "columns"} or not isinstance(value["columns"], list):
         raise StateError("table must have the fields names and columns")
     names, columns = _texts("names", value["names"]), value["columns"]
-    if not 2 <= len(names) <= MOST_COLUMNS or len(set(names)) != len(names) or len(columns) != len(names):
-        raise StateError(f"table must have 2 to {MOST_COLUMNS} columns with distinct names")
+    if not 2 <= len(names) <= MAX_COLUMNS or len(set(names)) != len(names) or len(columns) != len(names):
+        raise StateError(f"table must have 2 to {MAX_COLUMNS} columns with distinct names")
     if not all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):
         raise StateError("the columns of table must be lists of the same length")
-    if not 2 <= len(columns[0]) <= MOST_ROWS:
-        raise StateError(f"table must have 2 to {MOST_ROWS} rows, got {len(columns[0])}")
+    if not 2 <= len(columns[0]) <= MAX_ROWS:
+        raise StateError(f"table must have 2 to {MAX_ROWS} rows, got {len(columns[0])}")
     for column in columns:
         for number in column:
             if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) < 1e300:

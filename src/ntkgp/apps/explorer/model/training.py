@@ -22,7 +22,7 @@ from ntkgp.posterior.trained.training.trainer import Trainer, TrainingStep
 from ntkgp.problem.build import build_problem
 from ntkgp.problem.source import Source
 
-MOST_STEPS = 20_000  # training steps per network
+MAX_STEPS = 20_000  # training steps per network
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ class Training:
 
 def _trainer(state: State) -> Trainer:
     if state.trainer == "adam":
-        return Adam(signal=state.signal, max_steps=MOST_STEPS)
-    return AcceleratedGD(signal=state.signal, max_steps=MOST_STEPS)
+        return Adam(signal=state.signal, max_steps=MAX_STEPS)
+    return AcceleratedGD(signal=state.signal, max_steps=MAX_STEPS)
 
 
 def _end(weights: TrainedWeights) -> TrainingStep:

@@ -1,1 +1,1 @@
-"""What a page of the explorer shows and does in the browser, and the server behind it."""
+"""The browser side of the explorer: widgets, plots and callbacks of a page, and the server."""

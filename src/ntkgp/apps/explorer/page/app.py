@@ -1,4 +1,4 @@
-"""One page: its state, and what happens when somebody touches something. Every page has its own; nothing is shared."""
+"""One page: its state and the callbacks of its widgets. Pages share nothing with each other."""
 
 import logging
 from collections.abc import Callable
@@ -19,26 +19,27 @@ from ntkgp.apps.explorer.page.controls import TEXT_SHEET, Controls
 from ntkgp.apps.explorer.page.data_view import DataPanel
 from ntkgp.apps.explorer.page.layout import lay_out
 from ntkgp.apps.explorer.page.live_training import LiveTraining, Reactions
-from ntkgp.apps.explorer.page.share import LONGEST_LINK, SharePanel, uploaded
+from ntkgp.apps.explorer.page.share import MAX_LINK_LENGTH, SharePanel, uploaded
 from ntkgp.apps.explorer.page.views import Playground
 
-PATIENCE = 8  # ms in which changes gather before they are answered: a slider in motion sends many
-LATER = 120  # ms by which the smaller panels follow: the posterior is what the eye is on
-SETTLED = 800  # ms without a change after which the link follows
-# While a point is dragged the tool keeps it to itself; the plot should follow the hand.
+REFRESH_DELAY_MS = 8  # changes within this time are answered together: a moving slider sends many
+PANELS_DELAY_MS = 120  # the smaller panels are drawn this much later than the main plot
+LINK_DELAY_MS = 800  # link and script are updated after this time without a change
+# The drawing tool does not report a point while it is dragged; this code sends its position, so that the plot follows.
 FOLLOW = "if (points.selected.indices.length) points.setv({ data: points.data }, { check_eq: false })"
 TYPES = {"json": "application/json", "py": "text/x-python", "png": "image/png", "svg": "image/svg+xml"}
-UNTRAINED = {"shown", "probe", "samples", "problem", "table", "target", "inputs", "tuned"}  # fields that no training depends on
+# Fields of the state that do not affect a training.
+DISPLAY_FIELDS = {"shown", "probe", "samples", "problem", "table", "target", "inputs", "tuned"}
 log = logging.getLogger(__name__)
 
 
 class Page:
-    """A page in a browser tab, from its opening to its end.
+    """A page in a browser tab.
 
     Args:
-        doc: Bokeh's side of the page.
-        link: the letters of a shared state, or none.
-        address: where the page lives, for its link.
+        doc: the Bokeh document of the page.
+        link: text of a shared state from the URL, if any.
+        address: address of the server, for the link of the page.
     """
 
     def __init__(self, doc: Document, link: str | None = None, address: str = ""):
@@ -105,13 +106,13 @@ class Page:
         model.on_change(prop, lambda _attr, _old, _new: None if self.writing else self._guarded(action)())
 
     def _soon(self, action: Callable[[], None]) -> None:
-        """After what the browser has sent along: the name of a file follows its content."""
-        self.doc.add_timeout_callback(self._guarded(action, by_hand=False), PATIENCE)
+        """Run an action shortly after: the browser sends the name of a file after its content."""
+        self.doc.add_timeout_callback(self._guarded(action, by_hand=False), REFRESH_DELAY_MS)
 
     def _guarded(self, action: Callable[[], None], by_hand: bool = True) -> Callable[..., None]:
-        """Whatever goes wrong in an action is said in the page, and the page goes on.
+        """Wrap an action so that an error is shown in the page and the page continues to work.
 
-        What is said stays until somebody does something else; what happens by itself does not wipe it away.
+        The message stays until the next action of the user (`by_hand`); automatic actions do not remove it.
         """
 
         def guarded(*_event: Any) -> None:
@@ -120,18 +121,18 @@ class Page:
                 self.errors = []
             try:
                 action()
-            except ValueError as error:  # of the library, the state and the table: written for people
+            except ValueError as error:  # errors of the library, the state and the table have readable messages
                 self.errors = [str(error)]
             except Exception as error:
                 log.exception("an action of the page failed")
-                self.errors = [f"{type(error).__name__}: {error}. The page goes on; please report what you did."]
+                self.errors = [f"{type(error).__name__}: {error}. The page still works; please report what you did."]
             if self.errors != before:
                 self._write()
                 self._say()
 
         return guarded
 
-    # What can be done to the playground.
+    # Actions of the playground.
 
     def _read(self, field: str) -> None:
         if field == "problem":
@@ -148,11 +149,13 @@ class Page:
     def _add(self) -> None:
         x, y = self.controls.x.value, self.controls.y.value
         if x is None or y is None:
-            raise StateError("give the new point an x and a y")
+            raise StateError("give the new point an x and a y, then press Add point")
         self._change(self.state.with_point(float(x), float(y)))
 
     def _delete(self) -> None:
-        chosen = self.controls.chosen_point  # the list follows the plot a little later: what it shows counts, not its number
+        chosen = (
+            self.controls.chosen_point
+        )  # the list is updated after the plot, so find the point by its values, not by its index
         if chosen in self.state.points:
             self._change(self.state.without_point(self.state.points.index(chosen)))
 
@@ -160,10 +163,10 @@ class Page:
         self._change(replace(self.state, points=()))
 
     def _change(self, state: State, new_frame: bool = False) -> None:
-        """Take a new state on; it is shown soon, together with what follows it closely."""
+        """Set a new state and schedule a refresh, which also covers changes that follow immediately."""
         changed = {name for name in vars(state) if getattr(state, name) != getattr(self.state, name)}
         self.state = state
-        if self.live.run is not None and changed - UNTRAINED:
+        if self.live.run is not None and changed - DISPLAY_FIELDS:
             self.live.forget()
         self.new_frame |= new_frame
         if not self.pending:
@@ -178,10 +181,10 @@ class Page:
         self._show(new_frame, panels=False)
         if not self.later:
             self.later = True
-            self.doc.add_timeout_callback(self._guarded(self._show_panels, by_hand=False), LATER)
+            self.doc.add_timeout_callback(self._guarded(self._show_panels, by_hand=False), PANELS_DELAY_MS)
         if self.settling is not None:
             self.doc.remove_timeout_callback(self.settling)
-        self.settling = self.doc.add_timeout_callback(self._guarded(self._settle, by_hand=False), SETTLED)
+        self.settling = self.doc.add_timeout_callback(self._guarded(self._settle, by_hand=False), LINK_DELAY_MS)
 
     def _show_panels(self) -> None:
         self.later = False
@@ -201,7 +204,7 @@ class Page:
         self._say()
 
     def _write(self) -> None:
-        """All widgets and points as the state has them."""
+        """Set all widgets and points to the state."""
         self.writing = True
         try:
             self.controls.write(self.state)
@@ -214,7 +217,7 @@ class Page:
         self.message.text = texts.message(self.errors, (*self.answer.notes, *more))
 
     def close(self) -> None:
-        """The tab is gone: end its training."""
+        """End the training when the tab is closed."""
         self.live.close()
 
     def _train(self) -> None:
@@ -226,7 +229,7 @@ class Page:
     def _show_legend(self) -> None:
         self.legend.text = texts.legend(self.views.palette, self.state, self.live.trained is not None)
 
-    # A table.
+    # Actions of the user's table.
 
     def _load_table(self) -> None:
         content, name = uploaded(self.table.file)
@@ -254,15 +257,17 @@ class Page:
         if self.model is not None:
             self.table.show_slice(self.model, self.state)
 
-    # Share.
+    # Links and files.
 
     def _settle(self) -> None:
-        """Link and script follow the state."""
+        """Update the link and the script after the state has changed."""
         self.settling = None
         link = self.state.to_link()
-        if len(link) > LONGEST_LINK and self.state.table is not None:
+        if len(link) > MAX_LINK_LENGTH and self.state.table is not None:
             link = replace(self.state, table=None, target="", inputs=()).to_link()
-            self._say("The link leaves your table out, it is too long for that: save the state as a file to keep it.")
+            self._say(
+                "The link leaves your table out because the table is too long for a link: press Save state to store both in a file."
+            )
         self.share.link.value = f"{self.address}?state={link}"
         self.share.script.value = export.script(self.state) if self.state.points else ""
 

@@ -1,11 +1,11 @@
-"""Colours of the Okabe–Ito palette, told apart by every kind of colour vision; each line has its dashes as well."""
+"""Colours of the Okabe–Ito palette, which colour-blind readers can distinguish; lines also differ by their dashes."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Palette:
-    """One theme."""
+    """The colours of a theme."""
 
     text: str
     grid: str
@@ -17,7 +17,7 @@ class Palette:
     paper: str
     samples: str
     trained: str
-    ramp: tuple[str, str]  # first and last of the predictors
+    ramp: tuple[str, str]  # colours of the first and the last predictor
 
 
 LIGHT = Palette(
@@ -32,7 +32,7 @@ DASHES = {"upper": "dashed", "lower": "dotted", "paper": "dashdot", "trained": "
 
 
 def ramp(palette: Palette, count: int) -> list[str]:
-    """`count` colours from the first to the last of the palette's ramp.
+    """`count` colours between the two ends of the palette's ramp.
 
     Example:
         >>> ramp(LIGHT, 2)

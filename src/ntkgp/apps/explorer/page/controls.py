@@ -1,4 +1,4 @@
-"""The widgets of the playground and what each of them has to do with the state."""
+"""The widgets of the playground and the fields of the state that they set."""
 
 import math
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from ntkgp.apps.explorer.model.state import (
     check_fields,
 )
 
-# Widgets live behind walls that only variables pass; the page sets these for light and dark. Texts, not Bokeh's models: those
-# belong to one page each.
+# Widgets live in shadow trees, which only CSS variables reach; the page sets these variables for the light and dark themes.
+# The sheets are texts, because a Bokeh style-sheet model can belong to one page only.
 SHEET = """
 :host { color: var(--text); font: inherit; }
 .bk-input, select.bk-input { background-color: var(--field); color: var(--text); border-color: var(--line); min-height: 36px; }
@@ -52,13 +52,13 @@ TEXT_SHEET = """
 p { margin: 6px 0; padding: 6px 10px; border-radius: 6px; border-left: 4px solid var(--accent); background: var(--panel); }
 .error { border-left-color: var(--bad); color: var(--bad); font-weight: 600; }
 """
-POWER = "return String(Number(Math.pow(10, tick).toPrecision(3)))"
-DOUBLE = "return String(Math.round(Math.pow(2, tick)))"
+POWER_OF_10 = "return String(Number(Math.pow(10, tick).toPrecision(3)))"
+POWER_OF_2 = "return String(Math.round(Math.pow(2, tick)))"
 
 
 @dataclass(frozen=True)
 class Control:
-    """A widget, the field of the state that it sets, and how the two translate."""
+    """A widget, the field of the state that it sets, and the conversions between the two."""
 
     field: str
     widget: Any
@@ -68,7 +68,7 @@ class Control:
 
 
 class Controls:
-    """All widgets that set a field, and buttons that do something."""
+    """All widgets that set a field of the state, and the buttons."""
 
     def __init__(self):
         self.all = [
@@ -80,7 +80,7 @@ class Controls:
             _doubling("width", "Width"),
             _plain("depth", "Depth", 1, int),
             Control("normalisation", _select("normalisation", "Inputs", NORMALISATIONS), str, str),
-            _spinner("seed", "Seed of network and draws", 1, int),
+            _spinner("seed", "Seed of network and samples", 1, int),
             _plain("samples", "Sample functions", 1, int),
             _plain("probe", "Ask at x*", 0.1, float),
             Control("trainer", _select("trainer", "Trainer", TRAINERS), str, str),
@@ -101,33 +101,33 @@ class Controls:
         return next(control.widget for control in self.all if control.field == field)
 
     def read(self, state: State, field: str) -> State:
-        """The state with what the widget of this field says."""
+        """The state with the value of this field's widget."""
         control = next(control for control in self.all if control.field == field)
         value = getattr(control.widget, control.prop)
-        read = None if value is None else control.read(value)  # a field can be emptied
+        read = None if value is None else control.read(value)  # the user can clear a field
         check_fields({field: read})
         new = replace(state, **{field: read})
         return replace(new, signal=SIGNALS[new.trainer]) if field == "trainer" else new
 
     def write(self, state: State) -> None:
-        """Set the widgets to the state. Nobody should be listening."""
+        """Set the widgets to the state. Callbacks must be switched off."""
         self["rank"].end = max(len(state.points), 2)
         for control in self.all:
             shown = control.write(getattr(state, control.field))
             if control.field == "rank":
                 shown = min(shown, self["rank"].end)
-            # A value that the widget shows already may differ from it by the widget's rounding: leave it.
+            # Widgets round their values: set only those that differ by more than the rounding.
             there = getattr(control.widget, control.prop)
             if there is None or control.read(there) != getattr(state, control.field):
                 setattr(control.widget, control.prop, shown)
 
     @property
     def chosen_point(self) -> tuple[float, float] | None:
-        """The point that stands in the list of points; None if that is empty."""
+        """The point selected in the list of points; None if the list is empty."""
         return dict(enumerate(self.listed)).get(int(str(self.chosen.value))) if self.chosen.value else None
 
     def list_points(self, state: State) -> None:
-        """The points to choose from. Nobody should be listening."""
+        """Update the list of points. Callbacks must be switched off."""
         self.listed = state.points
         options = [(str(k), f"{k + 1}: x = {x:g}, y = {y:g}") for k, (x, y) in enumerate(state.points)]
         self.chosen.options = options or [("", "–")]  # pyright: ignore[reportAttributeAccessIssue]
@@ -137,7 +137,7 @@ class Controls:
 
     @property
     def widgets(self) -> list[Widget]:
-        """Every widget, buttons too."""
+        """All widgets, including the buttons."""
         loose = [self.x, self.y, self.add, self.chosen, self.delete, self.clear, self.train, self.again]
         return [control.widget for control in self.all] + loose
 
@@ -163,7 +163,7 @@ def _logarithmic(name: str, title: str, step: float, low: float | None = None, h
     start, end = RANGES[name][0] if low is None else low, RANGES[name][1] if high is None else high
     widget = Slider(
         title=title, name=name, start=math.log10(start), end=math.log10(end), value=math.log10(start), step=step,
-        format=CustomJSTickFormatter(code=POWER), **_wide(),
+        format=CustomJSTickFormatter(code=POWER_OF_10), **_wide(),
     )  # fmt: skip
     return Control(name, widget, lambda value: float(f"{10**value:.3g}"), math.log10)
 
@@ -171,7 +171,14 @@ def _logarithmic(name: str, title: str, step: float, low: float | None = None, h
 def _doubling(name: str, title: str) -> Control:
     start, end = (int(math.log2(end)) for end in RANGES[name])
     widget = Slider(
-        title=title, name=name, start=start, end=end, value=start, step=1, format=CustomJSTickFormatter(code=DOUBLE), **_wide()
+        title=title,
+        name=name,
+        start=start,
+        end=end,
+        value=start,
+        step=1,
+        format=CustomJSTickFormatter(code=POWER_OF_2),
+        **_wide(),
     )
     return Control(name, widget, lambda value: 2 ** round(value), math.log2)
 

@@ -1,4 +1,4 @@
-"""The panel for a table of one's own: what to choose, a slice or a map, and the next point."""
+"""The panel for the user's table: column widgets, a slice or a map, and the best next point."""
 
 import html
 from typing import Any
@@ -25,11 +25,11 @@ from ntkgp.apps.explorer.page.controls import SHEET, TEXT_SHEET
 from ntkgp.apps.explorer.page.views import plain_figure, restyle
 
 NONE = "(none)"
-HINT = "<p>Load a CSV file, with a header and columns of numbers, to see its posterior over one input or two.</p>"
+HINT = "<p>Load a CSV file with a header and columns of numbers to see its posterior over one or two inputs.</p>"
 
 
 class DataPanel:
-    """Widgets and figures; the page decides when they change."""
+    """Widgets and figures of the table; the page decides when they change."""
 
     def __init__(self):
         wide: dict[str, Any] = {"sizing_mode": "stretch_width", "stylesheets": [SHEET], "margin": (4, 6, 4, 6), "min_width": 90}
@@ -37,7 +37,7 @@ class DataPanel:
         self.target = Select(title="Target", name="target", options=[NONE], value=NONE, **wide)
         self.first = Select(title="Input", name="first", options=[NONE], value=NONE, **wide)
         self.second = Select(title="Second input", name="second", options=[NONE], value=NONE, **wide)
-        self.tuned = CheckboxGroup(labels=["noise and scales from the data"], active=[0], name="tuned", **wide)
+        self.tuned = CheckboxGroup(labels=["learn noise and scales from the data"], active=[0], name="tuned", **wide)
         self.at = Slider(title="Slice at", name="slice", start=0, end=1, step=0.01, value=0.5, visible=False, **wide)
         self.text = Div(text=HINT, name="data_status", stylesheets=[TEXT_SHEET], sizing_mode="stretch_width")
         self.band = ColumnDataSource({name: [] for name in ("x", "mean", "low", "high", "total_low", "total_high")})
@@ -65,7 +65,7 @@ class DataPanel:
 
     def _map(self) -> Any:
         made = plain_figure(
-            "data_map", "Epistemic std, and where the next point should go", "", "", 420, x_range=Range1d(start=0, end=1),
+            "data_map", "Epistemic std; the star marks the best next point", "", "", 420, x_range=Range1d(start=0, end=1),
             y_range=Range1d(start=0, end=1),
         )  # fmt: skip
         self.colours = LinearColorMapper(palette="Cividis256")
@@ -79,7 +79,7 @@ class DataPanel:
         return made
 
     def write(self, state: State) -> None:
-        """Set the widgets to the state. Nobody should be listening."""
+        """Set the widgets to the state. Callbacks must be switched off."""
         names: list[Any] = list(state.table.names) if state.table else [NONE]
         self.target.options = self.first.options = names
         self.second.options = [NONE, *names] if state.table else [NONE]
@@ -89,12 +89,12 @@ class DataPanel:
         self.tuned.active = [0] if state.tuned else []
 
     def chosen(self) -> tuple[str, tuple[str, ...]]:
-        """The target and the inputs that the widgets say."""
+        """The target and the inputs selected in the widgets."""
         inputs = [name for name in (self.first.value, self.second.value) if name != NONE]
         return str(self.target.value), tuple(map(str, inputs))
 
     def show(self, model: DataModel, state: State) -> None:
-        """The slice, the map and the next point of a fitted table."""
+        """Show the slice, the map and the next point of a fitted table."""
         where, std = next_point(model)
         two = model.x.shape[1] == 2
         self.at.visible = two
@@ -110,8 +110,8 @@ class DataPanel:
         noise = model.noise_std
         self.text.text = (
             f"<dl class='numbers'><div><dt>rows</dt><dd data-number='rows'>{len(model.y)}</dd></div>"
-            f"<div><dt>noise, std</dt><dd data-number='data_noise'>{noise:.5g}</dd></div>"
-            f"<div><dt>next point</dt><dd data-number='next'>{html.escape(place)}</dd></div>"
+            f"<div><dt>noise std</dt><dd data-number='data_noise'>{noise:.5g}</dd></div>"
+            f"<div><dt>best next point</dt><dd data-number='next'>{html.escape(place)}</dd></div>"
             f"<div><dt>epistemic std there</dt><dd data-number='next_std'>{std:.5g}</dd></div></dl>"
         )
 
@@ -127,7 +127,7 @@ class DataPanel:
         self.next.data = {"x": [float(where[0])], "y": [float(where[1])]}
 
     def show_slice(self, model: DataModel, state: State) -> None:
-        """The slice where its slider stands."""
+        """Show the slice at the position of its slider."""
         at = None
         self.slice.title.text = f"Posterior of {state.target}"
         if model.x.shape[1] == 2:
@@ -145,7 +145,7 @@ class DataPanel:
         self.slice.x_range.start, self.slice.x_range.end = float(found.x[0]), float(found.x[-1])
 
     def restyle(self, palette: Palette) -> None:
-        """All colours anew."""
+        """Set all colours to this palette."""
         for made in (self.slice, self.map):
             restyle(made, palette)
         for area, colour in zip(self.areas, (palette.total, palette.total, palette.mean), strict=True):

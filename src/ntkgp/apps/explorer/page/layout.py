@@ -1,4 +1,4 @@
-"""Where everything stands on the page: the roots that page.html names."""
+"""The layout of the page: builds the roots that page.html places."""
 
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ def lay_out(
     training: UIElement,
     texts: tuple[Div, ...],
 ) -> None:
-    """Add all parts to the document, in columns and rows that fit a phone."""
+    """Add all parts to the document, in columns and rows that also fit on a phone."""
     wide: dict[str, Any] = {"sizing_mode": "stretch_width"}
-    first, second = list(s.buttons.values())[:2], list(s.buttons.values())[2:]  # a phone has room for two
+    first, second = list(s.buttons.values())[:2], list(s.buttons.values())[2:]  # two buttons per row fit on a phone
     roots = [
         column(c["problem"], row(c.x, c.y, **wide), c.add, c.chosen, row(c.delete, c.clear, **wide), **wide,
                name="points_controls"),

@@ -1,4 +1,4 @@
-"""Training while one watches: its buttons, its progress, its curves on the page."""
+"""Live training on the page: buttons, progress and curves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from ntkgp.apps.explorer.page import texts
 from ntkgp.apps.explorer.page.controls import Controls
 from ntkgp.apps.explorer.page.views import Playground
 
-SLICE = 0.05  # seconds of training between two looks at it
-PERIOD = 40  # milliseconds between two slices
+SLICE_SECONDS = 0.05  # training time between two updates of the page
+PERIOD_MS = 40  # time between the starts of two slices
 
 
 @dataclass(frozen=True)
 class Reactions:
-    """What the page does for its training: catch errors, show a message, redraw the legend."""
+    """Functions of the page that the training calls: catch errors, show a message, redraw the legend."""
 
     guarded: Callable[[Callable[[], None]], Callable[..., None]]
     say: Callable[..., None]
@@ -29,7 +29,7 @@ class Reactions:
 
 
 class LiveTraining:
-    """The training of one page, from its start to its end; there is at most one at a time."""
+    """The training of one page; at most one runs at a time."""
 
     def __init__(self, doc: Document, views: Playground, controls: Controls, progress: Div, page: Reactions):
         self.doc, self.views, self.controls, self.progress, self.page = doc, views, controls, progress, page
@@ -42,21 +42,21 @@ class LiveTraining:
         self.column = column(settings, buttons, progress, **wide, name="training_controls")
 
     def toggle(self, state: State, answer: Answer) -> None:
-        """Start, stop or resume."""
+        """Start, stop or resume the training."""
         if self.ticking is not None:
             self._stop()
         else:
             if self.run is None or self.run.finished:
                 self.forget()
                 self.run = Training(state, answer)
-            self.ticking = self.doc.add_periodic_callback(self.page.guarded(self._tick), PERIOD)
+            self.ticking = self.doc.add_periodic_callback(self.page.guarded(self._tick), PERIOD_MS)
         self._show()
 
     def _tick(self) -> None:
         if self.run is None or self.ticking is None:
             return
         try:
-            self.run.advance(SLICE)
+            self.run.advance(SLICE_SECONDS)
             self.trained = self.run.look()
         except Exception:
             self.forget()
@@ -74,7 +74,7 @@ class LiveTraining:
             self.ticking = None
 
     def forget(self) -> None:
-        """End the training, and take it off the page."""
+        """End the training and remove its results from the page."""
         self._stop()
         if self.run is not None:
             self.run.close()
@@ -93,7 +93,7 @@ class LiveTraining:
         self.page.changed()
 
     def close(self) -> None:
-        """The tab is gone: end the training; the session removes its callbacks."""
+        """End the training when the tab is closed; the session removes its callbacks."""
         self.ticking = None
         if self.run is not None:
             self.run.close()

@@ -1,4 +1,4 @@
-"""The panel for leaving with something: a link, a file, a picture, ten lines of Python. The browser's part is a few lines."""
+"""The panel for exports: a link, a file, a picture, ten lines of Python; with the few lines of code the browser runs."""
 
 import base64
 import binascii
@@ -10,7 +10,7 @@ from bokeh.models import Button, CustomJS, FileInput, TextAreaInput, TextInput, 
 from ntkgp.apps.explorer.model.state import StateError
 from ntkgp.apps.explorer.page.controls import SHEET
 
-LONGEST_LINK = 8000  # letters; longer addresses do not survive being sent around
+MAX_LINK_LENGTH = 8000  # characters; longer addresses often break when they are sent
 DOWNLOAD = """
 const { name, type, data } = JSON.parse(cb_obj.value)
 const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0))
@@ -22,7 +22,7 @@ setTimeout(() => URL.revokeObjectURL(a.href), 10000)
 """
 ADDRESS = 'history.replaceState(null, "", "?" + cb_obj.value.split("?")[1])'
 THEME = "document.documentElement.dataset.theme = cb_obj.active ? 'dark' : 'light'"
-# What the browser prefers; and names for the handles of sliders, which have none for those who cannot see.
+# Follow the colour scheme of the browser, and name the handles of the sliders for screen readers.
 READY = """
 const query = window.matchMedia("(prefers-color-scheme: dark)")
 dark.active = query.matches
@@ -41,11 +41,11 @@ setTimeout(() => label(document), 0)
 
 
 class SharePanel:
-    """Widgets; the page fills them."""
+    """Widgets for exports; the page fills them."""
 
     def __init__(self):
         wide: dict[str, Any] = {"sizing_mode": "stretch_width", "stylesheets": [SHEET], "margin": (4, 6, 4, 6), "min_width": 90}
-        self.link = TextInput(title="Link that restores this page", name="link", **wide)
+        self.link = TextInput(title="Link to this page", name="link", **wide)
         self.link.js_on_change("value", CustomJS(code=ADDRESS))
         self.buttons = {
             name: Button(label=label, name=f"export_{name}", **wide)
@@ -61,15 +61,15 @@ class SharePanel:
         self._sent = 0
 
     def send(self, name: str, kind: str, content: bytes) -> None:
-        """Let the browser save a file."""
-        self._sent += 1  # two equal files are two downloads
+        """Make the browser save a file."""
+        self._sent += 1  # so that the same file can be downloaded twice
         data = base64.b64encode(content).decode()
         self.download.value = json.dumps({"name": name, "type": kind, "data": data, "count": self._sent})
 
 
 def uploaded(widget: Any) -> tuple[bytes, str]:
-    """What the browser sent, and the name it had there, which is only ever shown."""
+    """Content and name of an uploaded file; the name is used only in messages."""
     try:
         return base64.b64decode(widget.value, validate=True), str(widget.filename or "the file")
     except (binascii.Error, ValueError) as error:
-        raise StateError(f"the upload arrived damaged: {error}") from error
+        raise StateError(f"the upload is damaged ({error}); upload the file again") from error

@@ -1,4 +1,4 @@
-"""Words and numbers of the page, as HTML."""
+"""Texts and numbers of the page, as HTML."""
 
 import html
 
@@ -9,7 +9,7 @@ from ntkgp.apps.explorer.page.colours import DASHES, Palette
 
 
 def numbers(answer: Answer, state: State, update: int) -> str:
-    """What the plot says at the probe, how good the K predictors are, and what it took."""
+    """The numbers below the plot: values at the probe, errors of the bands, and computing time."""
     std = {name: float(getattr(answer, name)[-1]) ** 0.5 for name in ("variance", "exact", "lower", "upper", "paper")}
     shown = {
         "points": ("N", f"{answer.points}"),
@@ -23,36 +23,36 @@ def numbers(answer: Answer, state: State, update: int) -> str:
         "lower": ("lower", f"{std['lower']:.5g}"),
         "upper": ("upper, ours", f"{std['upper']:.5g}"),
         "paper": ("upper, the paper's", f"{std['paper']:.5g}"),
-        "error": ("error of the band", f"{answer.error(answer.variance):.3%}"),
-        "paper_error": ("of the paper's", f"{answer.error(answer.paper):.3%}"),
+        "error": ("error of our band", f"{answer.error(answer.variance):.3%}"),
+        "paper_error": ("error of the paper's band", f"{answer.error(answer.paper):.3%}"),
         "time": ("computed in", f"{answer.milliseconds:.1f} ms"),
     }
     return _list(shown, update)
 
 
 def training(run: Training | None, now: Trained | None, running: bool) -> str:
-    """How far a training is."""
+    """Progress of a training."""
     if run is None or now is None:
         return ""
     stage = "training" if running else "done" if run.finished else "stopped"
     shown = {
         "stage": ("networks", f"{run.networks}, {stage}"),
         "step": ("step", f"{now.step}"),
-        "seconds": ("trained for", f"{now.seconds:.1f} s"),
+        "seconds": ("training time", f"{now.seconds:.1f} s"),
         "mean_error": ("error of the mean", f"{now.mean_error:.3%}"),
-        "std_error": ("of the std", f"{now.std_error:.3%}"),
+        "std_error": ("error of the std", f"{now.std_error:.3%}"),
     }
     return _list(shown, now.step)
 
 
 def message(errors: list[str], notes: tuple[str, ...] = ()) -> str:
-    """Trouble first, then what is good to know; nothing when there is neither."""
+    """Errors first, then notes; empty if there are none."""
     parts = [f"<p class='error' role='alert'>{html.escape(text)}</p>" for text in errors]
     return "".join(parts + [f"<p class='note' role='status'>{html.escape(text)}</p>" for text in notes])
 
 
 def legend(palette: Palette, state: State, trained: bool) -> str:
-    """Which line is which: colour and dashes, as the plot has them."""
+    """The legend of the plot: colour and dashes of each line."""
     entries = [_swatch(palette.data, "data", "dot"), _swatch(palette.mean, "mean", "solid", 3)]
     lines = {
         "epistemic": [_swatch(palette.mean, "epistemic, ±2 std", "area")],

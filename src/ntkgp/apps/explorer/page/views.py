@@ -1,4 +1,4 @@
-"""The figures of the playground: an answer in, pictures out. Nothing is computed here."""
+"""The figures of the playground: they show an answer and compute nothing."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from bokeh.plotting import figure
 from torch import Tensor
 
 from ntkgp.apps.explorer.model.compute import GRID, Answer
-from ntkgp.apps.explorer.model.state import HIGH, LOW, MOST_POINTS, State, rounded
+from ntkgp.apps.explorer.model.state import HIGH, LOW, MAX_POINTS, State, rounded
 from ntkgp.apps.explorer.model.training import Trained
 from ntkgp.apps.explorer.page.colours import DASHES, LIGHT, Palette, ramp
 
@@ -18,20 +18,20 @@ EDGES = ("exact", "upper", "lower", "paper")
 
 
 def plain_figure(name: str, title: str, x: str, y: str, height: int = 250, **options: Any) -> Any:
-    """A figure in the style of the page, as wide as it may be. Bokeh's types know less than its figures: hence Any."""
+    """An empty figure in the style of the page, full width. Any, because Bokeh's type hints lack attributes of figures."""
     made = figure(
         name=name, title=title, x_axis_label=x, y_axis_label=y, height=height, sizing_mode="stretch_width",
         background_fill_alpha=0, border_fill_alpha=0, outline_line_color=None, tools=TOOLS, toolbar_location="above",
         html_attributes={"role": "img", "aria-label": title}, min_width=240, **options,
     )  # fmt: skip
-    made.axis.minor_tick_line_color = None  # little to see, much to draw
+    made.axis.minor_tick_line_color = None  # they slow down drawing
     made.toolbar.logo = None
     made.toolbar.autohide = True
     return made
 
 
 class Playground:
-    """The posterior, the spectrum of the kernel, the predictors and the error curve of a training."""
+    """The posterior, the spectrum of the kernel, the predictors, and the error curves of a training."""
 
     def __init__(self):
         self.palette = LIGHT
@@ -52,16 +52,16 @@ class Playground:
 
     @property
     def figures(self) -> tuple[Any, ...]:
-        """All of them."""
+        """All figures."""
         return (self.main, self.spectrum, self.predictors, self.curve)
 
     def _main(self) -> Any:
         y = Range1d(start=-3, end=3)
         made = plain_figure("main", "Posterior of the network", "x", "y", x_range=Range1d(start=LOW, end=HIGH), y_range=y)
-        made.sizing_mode, made.height, made.min_height = "stretch_both", None, 200  # the page says how high
+        made.sizing_mode, made.height, made.min_height = "stretch_both", None, 200  # page.html sets the height
         made.title.visible = False
         self.parts: dict[str, list[Any]] = {
-            "total": [  # what the noise adds, on either side
+            "total": [  # the part added by the noise, on both sides
                 made.varea("x", f"epistemic_{side}", f"total_{side}", source=self.band, fill_alpha=0.3)
                 for side in ("low", "high")
             ],
@@ -75,12 +75,12 @@ class Playground:
         self.parts["mean"] = [made.line("x", "mean", source=self.band, line_width=2.4)]
         self.parts["trained"] = [made.line("x", "y", source=self.trained, line_dash=DASHES["trained"], line_width=2.4)]
         self.dots = made.scatter("x", "y", source=self.points, size=11, line_width=1.5, line_color="white")
-        self.dots.nonselection_glyph = None  # a selected point does not pale the others
+        self.dots.nonselection_glyph = None  # selecting a point does not fade the others
         self.dots.selection_glyph = self.dots.glyph.clone(size=16)
         self.probe = Span(location=0, dimension="height", line_dash="2 4", line_width=1)
         made.add_layout(self.probe)
         draw = PointDrawTool(
-            renderers=[self.dots], num_objects=MOST_POINTS, description="Tap: add. Drag: move. Backspace: delete"
+            renderers=[self.dots], num_objects=MAX_POINTS, description="Tap: add. Drag: move. Backspace: delete"
         )
         made.add_tools(draw)
         made.toolbar.active_tap = draw
@@ -88,16 +88,16 @@ class Playground:
         return made
 
     def _spectrum(self) -> Any:
-        made = plain_figure("spectrum", "Spectrum of the kernel, what K keeps", "k", "eigenvalue", y_axis_type="log")
+        made = plain_figure("spectrum", "Spectrum of the kernel; the first K are filled", "k", "eigenvalue", y_axis_type="log")
         self.bars = made.scatter("k", "value", source=self.eigenvalues, size=8, fill_alpha="alpha", line_width=1.5)
         self.floor = Span(location=0.01, dimension="width", line_dash="dashed", line_width=1.5)
-        self.kept = Span(location=0.5, dimension="height", line_dash="dotted", line_width=1.5)
+        self.head_end = Span(location=0.5, dimension="height", line_dash="dotted", line_width=1.5)
         made.add_layout(self.floor)
-        made.add_layout(self.kept)
+        made.add_layout(self.head_end)
         return made
 
     def _predictors(self) -> Any:
-        made = plain_figure("predictors", "Predictors, the columns of P", "x", "M u", x_range=self.main.x_range)
+        made = plain_figure("predictors", "Predictors: the columns of P", "x", "M u", x_range=self.main.x_range)
         self.lines = made.multi_line("xs", "ys", source=self.columns, line_color="colour", line_width=1.8)
         self.trained_lines = made.multi_line(
             "xs", "ys", source=self.trained_columns, line_dash=DASHES["trained"], line_width=1.8
@@ -113,7 +113,7 @@ class Playground:
         return made
 
     def show(self, answer: Answer, state: State) -> None:
-        """The posterior; the points are left alone, they may be in somebody's hand."""
+        """Show the posterior. The points stay unchanged: the user may be dragging one."""
         x, mean = _numbers(answer.x), _numbers(answer.mean)
         band = {"x": x, "mean": mean}
         for name, variance in (("epistemic", answer.variance), ("total", answer.variance + state.noise_var)):
@@ -129,7 +129,7 @@ class Playground:
         self.probe.location = state.probe
 
     def show_panels(self, answer: Answer, state: State) -> None:
-        """The spectrum and the predictors."""
+        """Show the spectrum and the predictors."""
         x = _numbers(answer.x)
         columns = [column.tolist() for column in answer.predictors[:GRID].T]
         self.columns.data = {
@@ -137,21 +137,21 @@ class Playground:
         }  # fmt: skip
 
         values = answer.eigenvalues.numpy()
-        # What rounding leaves of a zero would stretch the axis for nothing.
+        # Clip zeros with rounding errors, which would stretch the logarithmic axis.
         values = np.maximum(values, 1e-12 * values.max(initial=1e-12))
         k = np.arange(1, len(values) + 1)
         _put(self.eigenvalues, {"k": k, "value": values, "alpha": np.where(k <= answer.rank, 0.9, 0.0)})
         self.floor.location = state.noise_var
-        self.kept.location = answer.rank + 0.5
+        self.head_end.location = answer.rank + 0.5
 
     def show_points(self, state: State) -> None:
-        """The points of the state, unless they are those of the page: one of them may be in somebody's hand."""
+        """Show the points of the state if they differ from those of the page: the user may be dragging one."""
         if rounded(self.points.data["x"], self.points.data["y"]) != state.points:
-            # As lists: the drawing tool appends to them.
+            # Lists, because the drawing tool appends to them.
             self.points.data = {"x": [x for x, _ in state.points], "y": [y for _, y in state.points]}
 
     def frame(self, answer: Answer, state: State) -> None:
-        """Set the vertical range to what there is to see; afterwards it stays, so that points do not run from the hand."""
+        """Set the vertical range to the data. It then stays fixed, so that points do not move while they are dragged."""
         reach = 2 * (answer.exact + state.noise_var).sqrt()
         values = [(answer.mean - reach)[:GRID].min(), (answer.mean + reach)[:GRID].max()]
         low, high = (
@@ -164,7 +164,7 @@ class Playground:
         y.reset_start, y.reset_end = low - margin, high + margin
 
     def show_trained(self, now: Trained | None) -> None:
-        """The band and the predictors of networks in training; None takes them away."""
+        """Show the band and the predictors of networks in training; None removes them."""
         if now is None:
             self.trained.data = {"x": [], "y": []}
             self.trained_columns.data = {"xs": [], "ys": []}
@@ -180,7 +180,7 @@ class Playground:
         )
 
     def restyle(self, palette: Palette) -> None:
-        """All colours anew."""
+        """Set all colours to this palette."""
         self.palette = palette
         for made in self.figures:
             restyle(made, palette)
@@ -192,7 +192,7 @@ class Playground:
         for glyph in (self.dots.glyph, self.dots.selection_glyph):
             glyph.fill_color = palette.data
         self.bars.glyph.fill_color = self.bars.glyph.line_color = palette.mean
-        self.probe.line_color = self.kept.line_color = palette.text
+        self.probe.line_color = self.head_end.line_color = palette.text
         self.floor.line_color = palette.data
         self.trained_lines.glyph.line_color = palette.trained
         self.mean_curve.glyph.line_color, self.std_curve.glyph.line_color = palette.mean, palette.trained
@@ -200,7 +200,7 @@ class Playground:
 
 
 def restyle(made: Any, palette: Palette) -> None:
-    """The colours of a figure's text and lines."""
+    """Set the colours of a figure's text and lines."""
     made.title.text_color = palette.text
     for axis in made.axis:
         axis.axis_label_text_color = axis.major_label_text_color = palette.text
@@ -212,22 +212,22 @@ def restyle(made: Any, palette: Palette) -> None:
 
 
 def _put(source: ColumnDataSource, data: dict[str, Any]) -> None:
-    """New data, sent to the browser only where they differ."""
+    """Set new data only if they differ, to save a message to the browser."""
     if not all(np.array_equal(source.data[name], column) for name, column in data.items()):
         source.data = data
 
 
 def _sides(mean: np.ndarray, variance: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Two standard deviations below and above."""
+    """The mean minus and plus two standard deviations."""
     reach = 2 * _numbers(variance.sqrt())
     return mean - reach, mean + reach
 
 
 def _joined(*curves: np.ndarray) -> np.ndarray:
-    """Several curves as one line with gaps: each line costs the browser, however short."""
+    """Join curves into one line with gaps: one long line is cheaper for the browser than several."""
     return np.concatenate([part for curve in curves for part in (curve, [np.nan])][:-1])
 
 
 def _numbers(values: Tensor) -> np.ndarray:
-    """The values on the grid, without the probe."""
+    """The values on the grid, without the probe, as NumPy array."""
     return values[:GRID].numpy()
