@@ -1,6 +1,6 @@
 """ntkgp: the Gaussian-process posterior of any PyTorch network, through its neural tangent kernel."""
 
-from ntkgp import bandits, diagnostics, distributed, linalg, networks, plots, posterior, storage, tuning  # noqa: F401 (rooms)
+from ntkgp import bandits, diagnostics, distributed, linalg, networks, plots, posterior, storage, tuning  # noqa: F401 (subpackages)
 from ntkgp._system.errors import NumericalWarning
 from ntkgp.apps.diagnostics.report import report
 from ntkgp.apps.select import select

@@ -110,7 +110,7 @@ class TestSpectrum:
         net, x, y = line
         posterior = ntkgp.fit(net, x, y, noise_var=0.05, method=ntkgp.LowRank(rank=4))
         assert isinstance(posterior, LowRankPosterior)
-        monkeypatch.setattr(spectrum, "ROWS", 5)
+        monkeypatch.setattr(spectrum, "MAX_KERNEL_ROWS", 5)
         ax = plots.spectrum(posterior)
         assert close(labelled(ax, "eigenvalue ÷ noise").get_ydata(), posterior.head.values)
         assert labelled(ax, "the others lie below").get_ydata()[0] == posterior.head.tail

@@ -71,7 +71,7 @@ def test_two_outputs_and_noise_per_observation(tmp_path: Path):
     net, x, y = regression(outputs=2)
     noise = torch.full((40, 2), 0.01, dtype=torch.float64)
     posterior = ntkgp.fit(net, x[:40], y[:40], noise_var=noise)
-    with pytest.raises(ValueError, match="pass noise_var, that of the observations y"):
+    with pytest.raises(ValueError, match="pass noise_var, the noise variance of the observations y"):
         ntkgp.report(posterior, x[40:], y[40:])
     with pytest.raises(ValueError, match="pass noise_var to predict"):
         posterior.predict(x[40:]).log_density(y[40:])

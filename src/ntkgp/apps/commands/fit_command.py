@@ -126,8 +126,8 @@ def _summary(record: dict[str, Any]) -> str:
     posterior = "exact posterior" if record["rank"] is None else f"posterior of rank {record['rank']}"
     trained = f"{record['warm_networks']} of them trained for features in {record['warm_steps']} steps"
     lines = [
-        f"{record['rows']} rows, {record['features']} features: {posterior} of {', '.join(record['targets'])} computed in "
-        f"{record['seconds']:.1f} s ({record['dtype']})",
+        f"{record['rows']} rows, {record['features']} features: {posterior} of {', '.join(record['targets'])}, fitted in "
+        f"{record['seconds']:.1f} s with {record['dtype']}",
         f"networks of width {record['width']}, {trained}; {record['parameters']} parameters in total",
         f"log marginal likelihood {record['log_marginal_likelihood']:.2f} on {record['tuned_on']} rows; mean squared "
         f"leave-one-out error {record['leave_one_out']:.2f} times the predicted variance",

@@ -30,9 +30,9 @@ def predict(
 ) -> None:
     """Predict the rows of a table: writes one row per input row, in the same order.
 
-    Columns: mean; epistemic_std, the uncertainty that more data would remove; total_std, which adds the noise of a new
-    observation; lower and upper, the central interval of a new observation. With several targets, each column starts with the
-    name of its target, as in price_mean.
+    Columns: mean; epistemic_std, the uncertainty that more data would remove; total_std, which includes noise;
+    lower and upper, the central interval of a new observation. With several targets, each column starts with
+    the name of its target, as in price_mean.
 
     Example: [bold]ntkgp predict model new.parquet --out predictions.csv --level 0.9[/bold]
     """

@@ -1,4 +1,1 @@
-"""Whether a posterior can be trusted.
-
-Scores and calibration on held-out data, and whether a trained network is still described by its tangent.
-"""
+"""Diagnostics of a posterior: scores and calibration on held-out data, and how far a trained network has left its tangent."""

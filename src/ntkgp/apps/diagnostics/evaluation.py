@@ -1,4 +1,4 @@
-"""A prediction held against what was observed: how large the errors are, and whether they are as large as it says."""
+"""Compare a prediction with observations: the size of its errors, and whether its standard deviations match them."""
 
 import math
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ LEVELS = tuple(k / 20 for k in range(1, 20))  # central intervals of 5 %, 10 %, 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Errors, scores and calibration of a prediction on M observations (all outputs together), made by :func:`evaluate`.
+    """Errors, scores and calibration of a prediction on M observations (all outputs together); returned by :func:`evaluate`.
 
     Attributes:
-        nll: mean negative log predictive density, in nats; lower is better. It judges mean and std together.
+        nll: mean negative log predictive density, in nats; lower is better. It scores mean and std together.
         rmse: root mean square error of the mean, in the units of y.
         crps: mean continuous ranked probability score, in the units of y; lower is better, and outliers weigh less than in nll.
-        sharpness: mean standard deviation claimed for an observation, in the units of y.
-        pit: Φ((y − mean) / std) of each observation: spread evenly over [0, 1] when calibrated. In float64, on the CPU.
+        sharpness: mean predicted standard deviation of an observation, in the units of y.
+        pit: Φ((y − mean) / std) of each observation: uniform on [0, 1] if calibrated. In float64, on the CPU.
 
     Example:
         >>> import torch, ntkgp
@@ -39,32 +39,32 @@ class Evaluation:
     pit: Float[Tensor, "M"]
 
     def coverage(self, level: float = 0.95) -> float:
-        """Share of the observations inside their central interval of this level; it should be the level itself."""
+        """Fraction of the observations inside their central interval of this level; equals the level if calibrated."""
         return float(self.calibration([level])[0])
 
     def calibration(self, levels: Sequence[float] | Tensor = LEVELS) -> Float[Tensor, "L"]:
-        """The coverage at each of the levels. Cost: one sort of the M observations."""
+        """The coverage at each level. Cost: one sort of the M observations."""
         claimed = torch.as_tensor(levels, dtype=torch.float64)
         if claimed.ndim != 1 or not bool(((claimed >= 0) & (claimed <= 1)).all()):
-            raise ValueError(f"levels must be a list of numbers between 0 and 1, got {levels!r}; 95 % is 0.95")
-        depth = (2 * self.pit - 1).abs().sort().values  # the level whose interval just reaches the observation
+            raise ValueError(f"levels must be a list of numbers between 0 and 1, got {levels!r}; write 95 % as 0.95")
+        depth = (2 * self.pit - 1).abs().sort().values  # level of the smallest interval that contains the observation
         return torch.searchsorted(depth, claimed, right=True).double() / len(depth)
 
     @property
     def calibration_error(self) -> float:
-        """Mean absolute gap between claimed and observed coverage over the levels 5 %, 10 %, …, 95 %."""
+        """Mean absolute difference between level and observed coverage, over the levels 5 %, 10 %, …, 95 %."""
         return float(self._gaps.abs().mean())
 
     @property
     def verdict(self) -> str:
-        """In one word: "calibrated", "over-confident", "under-confident" or "heavy-tailed".
+        """One of "calibrated", "over-confident", "under-confident" and "heavy-tailed".
 
-        Over-confident: intervals cover too little, at 95 % or on average over all levels; under-confident: too much on
-        average; heavy-tailed: too much on average and yet too little at 95 %. A gap counts if it exceeds 2 % and 2.5 standard
-        errors of M independent observations: few observations can condemn only what is far off.
+        Over-confident: intervals cover too little, at 95 % or on average over all levels. Under-confident: they cover too much
+        on average. Heavy-tailed: too much on average, but too little at 95 %. A gap counts if it exceeds both 2 % and 2.5
+        standard errors of M independent observations, so few observations can reveal only large gaps.
         """
         short = self.coverage() < 0.95 - self._margin(math.sqrt(0.95 * 0.05))
-        # On average over all levels an observation counts 1 − |2·pit − 1|, evenly spread over [0, 1]: standard deviation 1/√12.
+        # Averaged over all levels an observation counts 1 − |2·pit − 1|, which is uniform on [0, 1]: standard deviation 1/√12.
         gap, margin = float(self._gaps.mean()), self._margin(1 / math.sqrt(12))
         if gap > margin:
             return "heavy-tailed" if short else "under-confident"
@@ -72,14 +72,14 @@ class Evaluation:
 
     @property
     def lean(self) -> str:
-        """Whether the means are "too low" or "too high" as a whole, or "centred": the mean PIT within 5 % or chance of ½."""
-        # Three standard errors, since neighbouring points err to the same side.
+        """Bias of the means: "too low", "too high", or "centred" if the mean PIT is within 0.05 or chance of ½."""
+        # Chance is three standard errors, because the errors of neighbouring points are correlated.
         lean = float(self.pit.mean()) - 0.5
         margin = max(0.05, 3 * float(self.pit.std(correction=0)) / math.sqrt(len(self.pit)))
         return "too low" if lean > margin else "too high" if lean < -margin else "centred"
 
     def as_dict(self) -> dict[str, float | int | str]:
-        """Plain numbers and words, ready for JSON."""
+        """The results as plain numbers and texts, ready for JSON."""
         return {
             "observations": len(self.pit),
             "nll": self.nll,
@@ -108,14 +108,14 @@ class Evaluation:
 
 
 def evaluate(prediction: Prediction, y: Tensor) -> Evaluation:
-    """Hold a prediction against the observations y, all outputs together; in float64 whatever their dtypes.
+    """Compare a prediction with the observations y, all outputs together; computes in float64.
 
-    The standard deviations are those of an observation, epistemic and noise together. With z = (y − mean)/std, the CRPS of a
-    Gaussian is std·(z(2Φ(z) − 1) + 2φ(z) − 1/√π) (Gneiting & Raftery 2007).
+    The standard deviations are those of a new observation: epistemic variance plus noise. With z = (y − mean)/std, the CRPS of
+    a Gaussian is std·(z(2Φ(z) − 1) + 2φ(z) − 1/√π) (Gneiting & Raftery 2007).
 
     Args:
-        prediction: from ``posterior.predict``, with ``noise_var`` where the training noise differed from point to point.
-        y: observations in the shape of ``prediction.mean``, not those of the training data.
+        prediction: from ``posterior.predict``, with ``noise_var`` if the training noise differed between points.
+        y: held-out observations in the shape of ``prediction.mean``.
 
     Example:
         >>> import torch, ntkgp
@@ -130,7 +130,7 @@ def evaluate(prediction: Prediction, y: Tensor) -> Evaluation:
     check_observations(y, prediction.mean)
     if not y.numel():
         raise ValueError("there is nothing to evaluate: the prediction and y hold no points")
-    _ = prediction.total_std  # known, or it says what to pass
+    _ = prediction.total_std  # raises an error that says what to pass if the noise is unknown
     exact = Prediction(*(t.detach().cpu().double().flatten() for t in vars(prediction).values()))
     y, std = y.detach().cpu().double().flatten(), exact.total_std
     error, nll = y - exact.mean, -exact.log_density(y)

@@ -1,4 +1,4 @@
-"""Whether a trained network is still described by the tangent at its initial weights."""
+"""Measure how well the tangent at the initial weights still describes a trained network."""
 
 import copy
 from dataclasses import asdict, dataclass
@@ -11,17 +11,17 @@ from ntkgp.tangent.network import PureNetwork
 from ntkgp.tangent.opening import open_network
 from ntkgp.tangent.tangent import Tangent
 
-ROWS = 4000  # of a kernel matrix: 128 MB in float64
+MAX_KERNEL_ROWS = 4000  # rows of a kernel matrix: 128 MB in float64
 
 
 @dataclass(frozen=True)
 class KernelRegime:
-    """How far a network trained from θ0 to θ left its tangent at θ0; made by :func:`kernel_regime`.
+    """Distance between a network trained from θ0 to θ and its tangent at θ0; returned by :func:`kernel_regime`.
 
     Attributes:
-        mean_drift: ‖f(x; θ) − f_lin(x; θ)‖ / ‖f(x; θ) − f(x; θ0)‖, with f_lin(x; θ) = f(x; θ0) + J(x)(θ − θ0): the share of
-            what training changed that the linearised network does not see. 0 when nothing changed.
-        kernel_change: ‖K_θ − K_θ0‖ / ‖K_θ0‖ in the Frobenius norm: how much training changed the kernel.
+        mean_drift: ‖f(x; θ) − f_lin(x; θ)‖ / ‖f(x; θ) − f(x; θ0)‖, with f_lin(x; θ) = f(x; θ0) + J(x)(θ − θ0): the
+            fraction of the learned change that the linearised network misses. 0 if nothing changed.
+        kernel_change: ‖K_θ − K_θ0‖ / ‖K_θ0‖ in the Frobenius norm: the relative change of the kernel by training.
         weight_drift: ‖θ − θ0‖ / ‖θ0‖ over the trainable parameters.
 
     Example:
@@ -35,7 +35,7 @@ class KernelRegime:
 
     @property
     def verdict(self) -> str:
-        """In words, by the larger of `mean_drift` and `kernel_change`: inside up to 0.1, at the edge up to 0.5."""
+        """In words, from the larger of `mean_drift` and `kernel_change`: inside up to 0.1, at the edge up to 0.5."""
         if self.weight_drift == 0:
             return "the weights have not moved: nothing to judge"
         drift = max(self.mean_drift, self.kernel_change)
@@ -46,21 +46,21 @@ class KernelRegime:
         return "outside the kernel regime: widen the network, or take the tangent at trained weights"
 
     def as_dict(self) -> dict[str, float | str]:
-        """Plain numbers and words, ready for JSON."""
+        """The results as plain numbers and texts, ready for JSON."""
         return {**asdict(self), "verdict": self.verdict}
 
 
 def kernel_regime(module: nn.Module, trained: nn.Module, x: Tensor, *, points: int = 200) -> KernelRegime:
-    """Whether a trained network is still described by the tangent at its initial weights.
+    """Measure how well the tangent at the initial weights still describes a trained network.
 
-    Computes in float64 and by products with J(x), never with J(x) itself. Cost: 2·N·C·P operations by layer factors, and two
+    Computes in float64 with matrix products, and never stores J(x). Cost: 2·N·C·P operations with layer factors, plus two
     kernel matrices.
 
     Args:
         module: the network before training, at θ0.
         trained: the same architecture after training, at θ.
         x: N points, (N, ...).
-        points: how many of them, evenly spread, the kernel matrices are computed on; fewer where they would exceed 4,000 rows.
+        points: number of evenly spaced points of x for the kernel matrices; reduced if these would exceed 4,000 rows.
 
     Example:
         >>> import copy, torch, ntkgp
@@ -75,12 +75,12 @@ def kernel_regime(module: nn.Module, trained: nn.Module, x: Tensor, *, points: i
 
 
 def regime_of(opened: tuple[PureNetwork, int], trained: nn.Module, x: Tensor, points: int) -> KernelRegime:
-    """:func:`kernel_regime` for a network that was opened before."""
+    """:func:`kernel_regime` for the result of ``open_network``."""
     check_count(points, "points", 1)
     (before, outputs), x = opened, x.detach()
     after, outputs_after = open_network(_same_parameters(before, trained), x, torch.float64)
     if outputs_after != outputs:
-        raise ValueError(f"trained must have the {outputs} output(s) of the module, got {outputs_after}")
+        raise ValueError(f"trained must have {outputs} output(s) like the module, got {outputs_after}")
     tangent = Tangent(before, x, outputs)
     shift = tangent.layout.join({name: after.anchor[name] - p for name, p in before.anchor.items()})
     start = tangent.layout.join(before.anchor)
@@ -88,7 +88,7 @@ def regime_of(opened: tuple[PureNetwork, int], trained: nn.Module, x: Tensor, po
     f0, f = before.initial(x).flatten(), after.initial(x).flatten()
     linear = tangent.at(x).matmat(shift.unsqueeze(1)).squeeze(1)
 
-    few = x[torch.linspace(0, len(x) - 1, max(1, min(len(x), points, ROWS // outputs))).long().to(x.device)]
+    few = x[torch.linspace(0, len(x) - 1, max(1, min(len(x), points, MAX_KERNEL_ROWS // outputs))).long().to(x.device)]
     k0, k = tangent.at(few).gram(), Tangent(after, few, outputs).at(few).gram()
     return KernelRegime(
         mean_drift=_ratio(f - f0 - linear, f - f0, f0, f, linear),
@@ -98,7 +98,7 @@ def regime_of(opened: tuple[PureNetwork, int], trained: nn.Module, x: Tensor, po
 
 
 def _same_parameters(network: PureNetwork, trained: nn.Module) -> nn.Module:
-    """A copy of the trained module in which the network's parameters are the trainable ones."""
+    """A copy of the trained module with the same trainable parameters as the network."""
     if not isinstance(trained, nn.Module):
         raise TypeError(f"trained must be a torch.nn.Module, got {type(trained).__name__}")
     expected = {name: tuple(p.shape) for name, p in network.module.named_parameters()}
@@ -107,8 +107,9 @@ def _same_parameters(network: PureNetwork, trained: nn.Module) -> nn.Module:
     if wrong:
         name = wrong[0]
         raise ValueError(
-            f"trained must have the parameters of the module: expected {name!r} of shape {expected.get(name)}, got "
-            f"{got.get(name)} (None: not there); train a copy.deepcopy of the module, unwrapped of compile or parallel wrappers"
+            f"trained must have the same parameters as the module: expected {name!r} of shape {expected.get(name)}, got "
+            f"{got.get(name)} (None: missing); train a copy.deepcopy of the module, and pass it unwrapped from compile or "
+            "parallel wrappers"
         )
     trained = copy.deepcopy(trained)
     for name, p in trained.named_parameters():
@@ -117,7 +118,7 @@ def _same_parameters(network: PureNetwork, trained: nn.Module) -> nn.Module:
 
 
 def _ratio(part: Tensor, whole: Tensor, *terms: Tensor) -> float:
-    """‖part‖ / ‖whole‖, finite: what is rounding beside the terms that made it counts as nothing."""
+    """‖part‖ / ‖whole‖, always finite; a part below the rounding error of its terms counts as 0."""
     rounding = 1e-12 * max(float(t.norm()) for t in (whole, *terms))
     size = float(part.norm())
     return 0.0 if size <= rounding else size / max(float(whole.norm()), rounding)

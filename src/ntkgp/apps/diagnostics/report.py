@@ -1,4 +1,4 @@
-"""Can this posterior be trusted? Held-out data ask whether it is calibrated, a trained network whether its tangent holds."""
+"""A report on a posterior: calibration on held-out data, and the distance of a trained network from its tangent."""
 
 import json
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Report:
-    """A posterior held against observations it has not seen: print it, plot it, save it. Made by :func:`report`.
+    """A posterior compared with held-out observations: print it, plot it, save it. Returned by :func:`report`.
 
     Attributes:
         prediction: the posterior at the held-out points.
-        y: what was observed there.
+        y: the observations at these points.
         evaluation: errors, scores and calibration.
-        regime: how far the trained network left its tangent; None when none was given.
+        regime: distance of the trained network from its tangent; None without a trained network.
 
     Example:
         >>> import torch, ntkgp
@@ -55,11 +55,11 @@ class Report:
 
     def __str__(self) -> str:
         e, p, M = self.evaluation, self.prediction, len(self.evaluation.pit)
-        # Shares of the total variance, on average: what is not noise, and what the approximation leaves open.
+        # Mean fractions of the total variance: the epistemic part, and the width of the certified bracket.
         epistemic, bracket = (
             100 * float((part / p.total_std.square()).detach().mean()) for part in (p.variance, p.upper - p.lower)
         )
-        spread = float(self.y.detach().std(dim=0, correction=0).square().mean().sqrt())  # of each output about its own mean
+        spread = float(self.y.detach().std(dim=0, correction=0).square().mean().sqrt())  # per output, around its own mean
         claimed = f"std claimed for an observation; {epistemic:.0f} % of the variance is epistemic"
         rows = [
             ("rmse", f"{e.rmse:.4g}", f"typical error; y itself spreads by {spread:.4g}"),
@@ -85,7 +85,7 @@ class Report:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, object]:
-        """Plain numbers and words, ready for JSON; the calibration curve with them, so that it can be drawn again."""
+        """The results as plain numbers and texts, ready for JSON, with the calibration curve."""
         return {
             "evaluation": self.evaluation.as_dict(),
             "calibration": {"claimed": list(LEVELS), "observed": self.evaluation.calibration().tolist()},
@@ -106,7 +106,7 @@ class Report:
         return figure
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write report.txt, report.json and report.png into the folder, which is made if need be."""
+        """Write report.txt, report.json and report.png into the folder, which is created if it does not exist."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         words, numbers, picture = (folder / f"report.{kind}" for kind in ("txt", "json", "png"))
@@ -124,14 +124,14 @@ def report(
     noise_var: float | Tensor | None = None,
     trained: nn.Module | None = None,
 ) -> Report:
-    """Ask a posterior about points it has not seen, and hold the answers against what was observed there.
+    """Predict held-out points and compare the predictions with the observations there.
 
     Args:
         posterior: from :func:`fit`.
-        x: held-out points, (M, ...). On training points the numbers flatter.
+        x: held-out points, (M, ...). Training points would give too good numbers.
         y: observations at x, (M,) or (M, C) as in ``fit``.
-        noise_var: variance of their noise; needed only when that of the training data differed from point to point.
-        trained: the posterior's network after ordinary training, to ask with :func:`kernel_regime` whether the posterior
+        noise_var: noise variance of y; needed only if the training noise differed between points.
+        trained: the posterior's network after ordinary training; :func:`kernel_regime` then checks whether the posterior
             describes it.
 
     Example:
@@ -149,7 +149,7 @@ def report(
         raise TypeError(f"posterior must come from ntkgp.fit, got {type(posterior).__name__}")
     prediction = posterior.predict(x.detach() if isinstance(x, Tensor) else x, noise_var=noise_var)
     if prediction.noise_var is None:
-        raise ValueError("the training noise differed from point to point; pass noise_var, that of the observations y")
+        raise ValueError("the training noise differed between points; pass noise_var, the noise variance of the observations y")
     check_observations(y, prediction.mean)
     regime = None if trained is None else regime_of(_opened(posterior), trained, x, points=200)
     return Report(prediction, y.detach(), evaluate(prediction, y), regime)

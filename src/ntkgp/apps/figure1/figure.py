@@ -1,4 +1,4 @@
-"""Figure 1 of the paper: the posterior and its approximations on a toy problem, and two panels of ours."""
+"""Figure 1 of the paper: the posterior and its approximations on a toy problem, with two panels for our method."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from ntkgp.storage.file import installed_version
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run of the figure depends on; the defaults are the paper's."""
+    """Settings of the figure; the defaults are the paper's."""
 
     problem: str = "paper"
     seed: int = 0
@@ -43,7 +43,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Panel:
-    """One posterior on the query grid, and the panel it approximates."""
+    """One posterior on the query grid, and the name of the panel it approximates."""
 
     title: str
     mean: Float[Tensor, "M"]
@@ -53,7 +53,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure1:
-    """The computed figure: data, panels and how far each is from the one it approximates."""
+    """The computed figure: data, panels, and the error of each panel against the one it approximates."""
 
     settings: Settings
     trainer: Trainer
@@ -65,7 +65,7 @@ class Figure1:
 
     @cached_property
     def errors(self) -> dict[str, dict[str, float | str]]:
-        """How far each panel is from the one it approximates, relatively."""
+        """Relative L2 error of each panel against the one it approximates."""
         return {
             name: {
                 "against": panel.approximates,
@@ -77,7 +77,7 @@ class Figure1:
         }
 
     def to_json(self) -> str:
-        """Panels, errors, settings and environment, for redrawing without recomputing."""
+        """Panels, errors, settings and environment, so that the figure can be drawn without computing it again."""
         x = self.x.tolist()
         training = {key: getattr(self.trained, key) for key in ("steps", "converged", "accuracy", "seconds")}
         record = {
@@ -92,7 +92,7 @@ class Figure1:
         return json.dumps(record, indent=1)
 
     def draw(self) -> Figure:
-        """The paper's four panels as printed there, ours in a third column."""
+        """The paper's four panels in their printed order, ours in a third column."""
         figure = Figure(figsize=(13, 6.4), layout="constrained")
         order = ["analytic", "upper_bound_all", "ours", "upper_bound_5", "gradient_descent", "ours_gradient_descent"]
         axes = figure.subplots(2, 3, sharex=True, sharey=True)
@@ -116,7 +116,7 @@ class Figure1:
 
 
 def compute(settings: Settings | None = None, trainer: Trainer | None = None, progress: bool = False) -> Figure1:
-    """All panels of the figure: K + 1 networks (and T for ours) are trained once and shared by the panels that need them.
+    """Compute all panels. The K + 1 networks (and T more for ours) are trained once and shared by the panels.
 
     Example:
         >>> from ntkgp.apps.figure1.figure import Settings, compute
@@ -176,7 +176,7 @@ def write(figure: Figure1, folder: Path) -> list[Path]:
 
 
 def environment() -> dict[str, str | int | None]:
-    """What a measured number depends on beside the code."""
+    """Versions and hardware that a measured number depends on."""
     return {
         "ntkgp": installed_version("ntkgp"),
         "torch": torch.__version__,

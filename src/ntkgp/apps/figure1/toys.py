@@ -10,10 +10,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Toy:
-    """A one-dimensional regression problem: a function, where it is observed, and where the network is asked."""
+    """A one-dimensional regression problem: a function, the intervals of its observations, and the range of the queries."""
 
     truth: Callable[[Tensor], Tensor]
-    observed: tuple[tuple[float, float], ...]  # points are spread evenly over these intervals
+    observed: tuple[tuple[float, float], ...]  # each interval gets the same number of points
     queried: tuple[float, float] = (-4.0, 4.0)
     noise_std: float = 0.1
     points: int = 20

@@ -1,4 +1,1 @@
-"""Pictures.
-
-Each function draws into an Axes and returns it; matplotlib comes with the extra ``ntkgp[cli]``.
-"""
+"""Plots. Each function draws into an Axes and returns it; matplotlib comes with the extra ``ntkgp[cli]``."""

@@ -1,4 +1,4 @@
-"""Pictures of predictions beside observations."""
+"""Plots of predictions against observations."""
 
 import math
 
@@ -11,13 +11,13 @@ from ntkgp.posterior.prediction import Prediction
 
 
 def calibration(evaluation: Evaluation, ax: Axes | None = None) -> Axes:
-    """Observed against claimed coverage of central intervals, and where 95 % of calibrated predictions would lie.
+    """Observed against claimed coverage of central intervals, with the band of 95 % of calibrated predictions.
 
     Below the diagonal the intervals cover less than they claim (over-confident), above it more (under-confident).
 
     Args:
         evaluation: from ``ntkgp.diagnostics.evaluate``.
-        ax: where to draw; a new figure when None.
+        ax: axes to draw into; None for a new figure.
 
     Example:
         >>> import torch, ntkgp
@@ -47,7 +47,7 @@ def pit(evaluation: Evaluation, ax: Axes | None = None) -> Axes:
 
     Args:
         evaluation: from ``ntkgp.diagnostics.evaluate``.
-        ax: where to draw; a new figure when None.
+        ax: axes to draw into; None for a new figure.
 
     Example:
         >>> import torch, ntkgp
@@ -63,7 +63,7 @@ def pit(evaluation: Evaluation, ax: Axes | None = None) -> Axes:
     ax.axhspan(max(0, 1 - by_chance), 1 + by_chance, color=TRUTH, alpha=0.16, linewidth=0, zorder=0, label="by chance")
     ax.bar([k / bins for k in range(bins)], heights, width=1 / bins, align="edge", color=LIGHT, edgecolor="white")
     for edge in (1 - by_chance, 1 + by_chance):
-        ax.axhline(edge, color=TRUTH, alpha=0.5, linewidth=0.7)  # the band again where the bars hide it
+        ax.axhline(edge, color=TRUTH, alpha=0.5, linewidth=0.7)  # draw the edges of the band above the bars
     ax.axhline(1, color=TRUTH, linewidth=1.0, linestyle=(0, (4, 2)), label="ideal")
     ax.set(xlim=(0, 1), ylim=(0, 1.15 * max(1 + by_chance, *heights)))
     ax.set(xlabel="PIT: predicted probability of a smaller value", ylabel="density")
@@ -72,12 +72,12 @@ def pit(evaluation: Evaluation, ax: Axes | None = None) -> Axes:
 
 
 def predicted(prediction: Prediction, y: Tensor, ax: Axes | None = None) -> Axes:
-    """Predicted means with ±1 total standard deviation against what was observed; at most a thousand points are drawn.
+    """Predicted means with ±1 total standard deviation against the observations; draws at most 1000 points.
 
     Args:
         prediction: from ``posterior.predict``.
         y: observations in the shape of its mean.
-        ax: where to draw; a new figure when None.
+        ax: axes to draw into; None for a new figure.
 
     Example:
         >>> import torch, ntkgp
@@ -97,9 +97,9 @@ def predicted(prediction: Prediction, y: Tensor, ax: Axes | None = None) -> Axes
 
 
 def residuals(prediction: Prediction, y: Tensor, ax: Axes | None = None) -> Axes:
-    """Errors in units of the total standard deviation against that standard deviation; at most a thousand points are drawn.
+    """Errors divided by the total standard deviation, against that standard deviation; draws at most 1000 points.
 
-    Calibrated: 95 % lie in the band, whatever the standard deviation. Arguments as in :func:`predicted`.
+    If calibrated, 95 % of the points lie in the band at every standard deviation. Arguments as in :func:`predicted`.
 
     Example:
         >>> import torch, ntkgp

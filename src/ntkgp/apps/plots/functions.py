@@ -1,11 +1,11 @@
-"""Pictures of a posterior over one input or two."""
+"""Plots of a posterior over one or two inputs."""
 
 import math
 
 import torch
 from torch import Tensor
 
-from ntkgp.apps.plots.style import DATA, DRAWN, MEAN, TRUTH, Axes, figure
+from ntkgp.apps.plots.style import DATA, MAX_DRAWN_POINTS, MEAN, TRUTH, Axes, figure
 from ntkgp.posterior.interface import Posterior
 from ntkgp.problem.problem import Problem
 
@@ -23,19 +23,19 @@ def posterior_1d(
     bracket: tuple[Tensor, Tensor] | None = None,
     samples: Tensor | None = None,
 ) -> Axes:
-    """A mean over one input with bands of one and two standard deviations, and what else is given: data, truth, noise, samples.
+    """A mean over one input with bands of one and two standard deviations, and optionally data, truth, noise and samples.
 
     Args:
-        ax: where to draw; a new figure when None.
+        ax: axes to draw into; None for a new figure.
         x: M inputs, increasing.
         mean: (M,) means.
         std: (M,) standard deviations.
         data: the training inputs and targets, each (N,).
         truth: (M,) values of the true function.
-        color: of the mean and its bands.
-        total_std: (M,) standard deviations of a new observation: what the noise adds to the outer band, in grey.
-        bracket: (M,) certified lower and upper variances, ``(p.lower, p.upper)``: thin lines where the band of two standard
-            deviations would end with them.
+        color: colour of the mean and its bands.
+        total_std: (M,) standard deviations of a new observation; the part added by the noise is drawn in grey.
+        bracket: (M,) certified lower and upper variances, ``(p.lower, p.upper)``; thin lines show the edges of the band of
+            two standard deviations for each of them.
         samples: (S, M) values of sample functions, ``posterior.sample(S)(x)``.
 
     Example:
@@ -47,7 +47,7 @@ def posterior_1d(
     """
     ax = figure(6, 4).subplots() if ax is None else ax
     x, mean, std = (t.detach().cpu().double() for t in (x, mean, std))
-    if total_std is not None:  # what the noise adds to the outer band, on either side
+    if total_std is not None:  # the part added by the noise, on both sides
         total = total_std.detach().cpu().double()
         for side, label in ((2, "±2 std with noise"), (-2, None)):
             ax.fill_between(x, mean + side * std, mean + side * total, color=TRUTH, alpha=0.16, linewidth=0, label=label)
@@ -84,19 +84,19 @@ def uncertainty_map(
     output: int = 0,
     resolution: int = 60,
 ) -> Axes:
-    """The posterior over two inputs as filled contours, with the training points on top.
+    """A posterior over two inputs as filled contours, with the training points on top.
 
     Cost: a prediction at resolution² points.
 
     Args:
-        posterior: of a network with two inputs.
-        x_range: ends of the first input.
-        y_range: ends of the second input.
-        ax: where to draw; a new figure when None.
+        posterior: posterior of a network with two inputs.
+        x_range: lowest and highest value of the first input.
+        y_range: lowest and highest value of the second input.
+        ax: axes to draw into; None for a new figure.
         data: training inputs, (N, 2).
         show: ``"std"``, ``"total_std"`` or ``"mean"``.
-        output: which one, where the network has several.
-        resolution: points along each side.
+        output: index of the output, if the network has several.
+        resolution: number of points along each side.
 
     Example:
         >>> import torch, ntkgp
@@ -116,14 +116,14 @@ def uncertainty_map(
     drawn = ax.contourf(first.cpu(), second.cpu(), values.detach().cpu(), levels=12, cmap="cividis")
     ax.figure.colorbar(drawn, ax=ax, label=show.replace("_", " "))
     if data is not None:
-        points = data.detach().cpu()[:: math.ceil(len(data) / DRAWN)]
+        points = data.detach().cpu()[:: math.ceil(len(data) / MAX_DRAWN_POINTS)]
         ax.plot(points[:, 0], points[:, 1], "o", color=DATA, markersize=4, markeredgecolor="white", markeredgewidth=0.6)
     ax.set(xlim=x_range, ylim=y_range)
     return ax
 
 
 def problem_of(posterior: Posterior) -> Problem:
-    """The problem of a posterior, after a check that it is one."""
+    """The problem of a posterior; raises a TypeError for anything else."""
     if not isinstance(posterior, Posterior):
         raise TypeError(f"posterior must come from ntkgp.fit, got {type(posterior).__name__}")
     return posterior.problem

@@ -1,4 +1,4 @@
-"""Learning curves of trained networks."""
+"""Plot of the learning curves of trained networks."""
 
 import torch
 
@@ -9,13 +9,13 @@ from ntkgp.posterior.trained.training.networks import NetworkPredictors
 
 
 def learning_curves(posterior: Posterior, ax: Axes | None = None) -> Axes:
-    """The loss of each trained network against the step, relative to that of the initial network, until it stopped.
+    """The loss of each trained network against the step, relative to the loss of the initial network, until it stopped.
 
-    Losses end above zero: what is left is noise that was not learned, and the price of leaving the initial weights.
+    Losses end above zero: they include noise that is not learned, and the penalty for leaving the initial weights.
 
     Args:
         posterior: fitted by :class:`ntkgp.TrainedNetworks`.
-        ax: where to draw; a new figure when None.
+        ax: axes to draw into; None for a new figure.
 
     Example:
         >>> import torch, ntkgp
@@ -34,7 +34,7 @@ def learning_curves(posterior: Posterior, ax: Axes | None = None) -> Axes:
     steps = 1 + 10 * torch.arange(len(losses))
     kinds = ["mean"] + ["singular vectors"] * head + ["random targets"] * (relative.shape[1] - 1 - head)
     colors = {"mean": DATA, "singular vectors": MEAN, "random targets": TRUTH}
-    for k, kind in reversed(list(enumerate(kinds))):  # the mean on top
+    for k, kind in reversed(list(enumerate(kinds))):  # draw the mean last, on top
         taken = steps <= trained.steps[k]
         label = kind if k == kinds.index(kind) else None
         style = {"color": colors[kind], "linewidth": 1.0 if k else 1.8, "marker": "o", "markersize": 3.5, "markevery": [-1]}

@@ -128,5 +128,5 @@ def complete(table: pl.DataFrame, path: Path, drop: bool) -> pl.Series:
             )
         whole = whole & there
     if not whole.any():
-        raise TableError(f"every row of {path} has a missing value; fill in the values, or leave out a column with --ignore")
+        raise TableError(f"every row of {path} has a missing value; fill in the values")
     return whole

@@ -153,9 +153,7 @@ class Page:
         self._change(self.state.with_point(float(x), float(y)))
 
     def _delete(self) -> None:
-        chosen = (
-            self.controls.chosen_point
-        )  # the list is updated after the plot, so find the point by its values, not by its index
+        chosen = self.controls.chosen_point  # by value: the list is updated after the plot, so its index may be old
         if chosen in self.state.points:
             self._change(self.state.without_point(self.state.points.index(chosen)))
 
@@ -266,7 +264,7 @@ class Page:
         if len(link) > MAX_LINK_LENGTH and self.state.table is not None:
             link = replace(self.state, table=None, target="", inputs=()).to_link()
             self._say(
-                "The link leaves your table out because the table is too long for a link: press Save state to store both in a file."
+                "The link leaves your table out because it is too long for a link: press Save state to get a file with it."
             )
         self.share.link.value = f"{self.address}?state={link}"
         self.share.script.value = export.script(self.state) if self.state.points else ""
