@@ -1,4 +1,5 @@
-# Two commands: `make figure1` reproduces the paper's figure, `make test` checks everything. Each sets up what it needs.
+# `make figure1` reproduces the paper's figure, `make test` checks everything, `make quick` the core in less than a minute.
+# Each sets up what it needs.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -6,6 +7,13 @@ SOURCES := src tests benchmarks examples
 BROWSER := tests/apps/explorer/browser
 LONG := $(addprefix tests/reliability/,bad_input test_properties.py test_conditioning.py test_memory.py test_fuzz_files.py \
   test_faults.py test_concurrency.py)
+CORE := $(addprefix tests/,linalg tangent networks problem system posterior/exact \
+  posterior/test_prediction.py posterior/lowrank/test_lowrank.py)
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
+# $(call beside,targets,target): runs the targets beside the last one, whose output is shown as it comes, and theirs after it.
+# Fails if any of them fails.
+beside = log=$$(mktemp); $(MAKE) --no-print-directory --keep-going $(1) >$$log 2>&1 & others=$$!; \
+  $(MAKE) --no-print-directory $(2); main=$$?; wait $$others; rest=$$?; cat $$log; rm -f $$log; exit $$((main || rest))
 MINUTES ?= 60
 MATRIX ?= 2.6:3.10 2.11:3.11 2.11:3.12 2.13:3.11 2.13:3.12 2.13:3.13
 # What the tests need beside torch, NumPy and the extras: for a machine that has these but no network.
@@ -18,12 +26,18 @@ ALTERNATIVES := laplace-torch asdfghjkl backpack-for-pytorch curvlinops-for-pyto
   unfoldNd pyro-ppl pyro-api opt_einsum
 DATA ?= data
 
-.PHONY: figure1 test test-long test-matrix soak wheels alternatives docs lint types imports pytest format clean
+.PHONY: figure1 test quick core test-long test-matrix soak wheels alternatives docs lint types imports pytest browser format clean
 
 figure1: $(VENV)/cli.stamp
 	$(BIN)/ntkgp figure1 --out figure1
 
-test: lint types imports pytest
+# The static checks and the browser run beside the other tests; what they say is shown at the end.
+test: lint $(VENV)/alternatives.stamp
+	@$(call beside,types imports browser,pytest)
+
+# For the inner loop: lint, types, layers and the tests of the core.
+quick: lint
+	@$(call beside,types imports,core)
 
 # The long forms of the tests of reliability, less than an hour: counts go to benchmarks/results/robustness.jsonl.
 test-long: $(VENV)/dev.stamp
@@ -59,8 +73,14 @@ imports: $(VENV)/dev.stamp
 	$(BIN)/lint-imports
 
 pytest: $(VENV)/dev.stamp $(VENV)/alternatives.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --ignore $(BROWSER)
-	$(BIN)/python -m pytest $(BROWSER) -n 0  # alone: it measures how fast the page answers
+	$(PYTEST) --ignore $(BROWSER)
+
+core: $(VENV)/dev.stamp
+	$(PYTEST) $(CORE)
+
+# One window for all of them.
+browser: $(VENV)/dev.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 0 $(BROWSER)
 
 format: $(VENV)/dev.stamp
 	$(BIN)/ruff check --fix $(SOURCES)

@@ -16,11 +16,16 @@ torch.set_num_threads(1)
 @pytest.fixture(scope="module")
 def unchecked() -> Iterator[None]:
     """Without the shape checker of these tests, as users run the library: nothing but the library itself objects."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(typechecker, "checked", lambda function: function)
-        jaxtyping.config.update("jaxtyping_disable", True)
+    with typechecker.switched_off():
         yield
-        jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(autouse=True)
+def _checked_again() -> Iterator[None]:
+    """A test that fails in a repetition leaves the shape checker as it found it."""
+    before = jaxtyping.config.jaxtyping_disable
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture

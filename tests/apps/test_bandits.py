@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import ntkgp
 from ntkgp.bandits import UCB, Bandit, Thompson
 from tests.support import oracle
+from tests.support.typechecker import repeated
 from tests.support.unchanged import unchanged
 
 # Thousands of draws are slow with a shape checker.
@@ -77,7 +78,7 @@ def test_thompson_plays_arms_as_often_as_they_are_best(layout: str):
     bandit = LAYOUTS[layout](explore=Thompson(), generator=torch.Generator().manual_seed(3))
     some = torch.arange(9)  # few, so that there is doubt
     bandit.observe(X[some], PLAYED[some], REWARD[some])
-    draws = torch.stack([bandit.choose(QUERY) for _ in range(DRAWS[layout])])
+    draws = torch.stack([bandit.choose(QUERY) for _ in repeated(range(DRAWS[layout]))])
     played = nn.functional.one_hot(draws, ARMS).double().mean(dim=0)
     reference = LAYOUTS[layout](explore=UCB(0.0))
     reference.observe(X[some], PLAYED[some], REWARD[some])
@@ -232,7 +233,7 @@ def test_a_refresh_comes_at_doublings_and_its_posteriors_go_on():
 def test_it_learns_a_reward_that_is_not_linear():
     """Over several seeds: a single one may follow a wrong arm for long."""
     regret, chance = [], []
-    for seed in range(6):
+    for seed in repeated(range(6)):
         g = torch.Generator().manual_seed(seed)
         bandit = per_arm(explore=Thompson(), noise_var=0.01, generator=g)
         for turn in range(40):

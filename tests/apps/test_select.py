@@ -7,6 +7,7 @@ from torch import Tensor
 import ntkgp
 from ntkgp.posterior.exact.posterior import ExactPosterior
 from tests.support.helpers import seeded
+from tests.support.typechecker import repeated
 
 
 def points(count: int, seed: int) -> Tensor:
@@ -27,7 +28,7 @@ def refits(posterior: ntkgp.posterior.Posterior, candidates: Tensor, targets: Te
     y = p.data.residual.view(-1, p.outputs)
     old = p.data.noise_std.square().view(-1, p.outputs)
     left = []
-    for k in range(len(candidates)):
+    for k in repeated(range(len(candidates))):
         if isinstance(noise, Tensor):
             mine = noise[k : k + 1].reshape(1, -1).expand(1, p.outputs) if len(noise) == len(candidates) else noise
         else:

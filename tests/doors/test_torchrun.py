@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
+from ntkgp.cli import app
 from tests.support.helpers import ROOT
+from tests.support.typechecker import switched_off
 
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
 QUICK = ["--width", "4", "--warm-networks", "0", "--steps", "3", "--starts", "1", "--rank", "8", "--max-rows-tuning", "60"]
@@ -40,15 +43,23 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def here(*arguments: str) -> str:
+    """A command of one process needs none of its own."""
+    with switched_off():
+        done = CliRunner().invoke(app, list(arguments))
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
 def predictions(folder: Path, model: str) -> np.ndarray:
-    python("-m", "ntkgp", "predict", model, "new.parquet", "--out", f"{model}.csv", "--quiet", folder=folder)
+    here("predict", str(folder / model), str(folder / "new.parquet"), "--out", str(folder / f"{model}.csv"), "--quiet")
     return pl.read_csv(folder / f"{model}.csv").select("mean", "epistemic_std", "total_std").to_numpy()
 
 
 def test_parquet_shards_are_fitted_as_one_table(shards: Path):
-    command = ["-m", "ntkgp", "fit", "shards", "--target", "y", *QUICK, "--json", "--out"]
-    alone = json.loads(python(*command, "alone", folder=shards))
-    both = json.loads(python(*TORCHRUN, *command, "both", folder=shards))  # rank 0 alone prints
+    command = ["fit", str(shards / "shards"), "--target", "y", *QUICK, "--json", "--out"]
+    alone = json.loads(here(*command, str(shards / "alone")))
+    both = json.loads(python(*TORCHRUN, "-m", "ntkgp", *command, "both", folder=shards))  # rank 0 alone prints
     assert (alone["rows"], both["rows"], both["ranks"]) == (10_500, 10_500, 2)
     for name in ("log_marginal_likelihood", "leave_one_out", "features", "parameters", "rank", "side"):
         assert both[name] == (alone[name] if isinstance(alone[name], str) else pytest.approx(alone[name], rel=1e-4)), name

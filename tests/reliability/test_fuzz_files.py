@@ -39,7 +39,7 @@ COUNTS: dict[str, int] = {}
 # Where the interpreter and torch may look, whatever the file says: how much memory there is.
 HARMLESS = ("/proc/meminfo", f"/proc/{os.getpid()}/statm", "/sys/fs/cgroup", "/dev/null")
 # Code that is made by them comes from no file: modules that are first needed now, and the shape checker of these tests.
-TRUSTED = ("importlib", "jaxtyping")
+TRUSTED = ("importlib", "jaxtyping", "beartype")
 FORBIDDEN = ("exec", "compile", "os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen", "socket.connect",
              "pickle.find_class", "ctypes.dlopen", "marshal.loads")  # fmt: skip
 

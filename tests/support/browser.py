@@ -103,7 +103,7 @@ class Browser:
     def script(self, code: str, *arguments: Any) -> Any:
         return self.driver.execute_script(code, *arguments)
 
-    def until(self, condition: Callable[[], Any], seconds: float = 20) -> Any:
+    def until(self, condition: Callable[[], Any], seconds: float = 60) -> Any:
         """Wait for something, and give it back."""
         end = time.monotonic() + seconds
         while not (value := condition()):

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, TypeCheckError, jaxtyped
 from torch import Tensor
 
-from tests.support.typechecker import checked
+from tests.support.typechecker import checked, repeated, switched_off
 
 
 def inner(rows: int) -> Callable[..., Tensor]:
@@ -31,3 +31,17 @@ def test_functions_inside_functions(time: str, rows: int):
         product(a, torch.ones(3))
     with pytest.raises(TypeCheckError, match="parameters"):
         product(a, torch.ones(2), "twice")
+
+
+def test_repetitions_are_not_checked():
+    product, wrong = inner(3), (torch.ones(3, 2), torch.ones(2), None)
+    looked = []
+    for k in repeated(range(3)):
+        with pytest.raises(TypeCheckError if k == 0 else TypeError):  # the first by the checker, then by torch itself
+            product(*wrong)
+        looked.append(k)
+    assert looked == [0, 1, 2]
+    with pytest.raises(TypeCheckError):
+        product(*wrong)
+    with switched_off(), pytest.raises(TypeError):
+        product(*wrong)

