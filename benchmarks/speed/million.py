@@ -75,7 +75,8 @@ def run(points: int, width: int, rank: int, queries: int, tol: float, power: int
     p = posterior.predict(new)
     answered = sync(device)
     return {
-        "points": points, "width": width, "rank": rank, "queries": queries, "parameters": posterior.problem.operators.parameters,
+        "points": points, "width": width, "rank": rank, "queries": queries,
+        "parameters": posterior.problem.operators.parameters,
         "fit_seconds": fitted - start, "query_seconds": answered - fitted, "total_seconds": answered - start,
         "stages": posterior.seconds, "iterations": posterior.solution.iterations, "accuracy": posterior.solution.accuracy,
         "gradient_ratio": posterior.solution.gradient_ratio, "coupling": posterior.head.coupling, "tail": posterior.head.tail,
