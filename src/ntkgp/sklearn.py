@@ -21,6 +21,8 @@ from ntkgp.tuning.result import Tuned
 
 Array = NDArray[np.float64]
 
+__all__ = ["NTKGPRegressor"]
+
 
 class NTKGPRegressor(RegressorMixin, BaseEstimator):
     """Gaussian-process regression with the tangent kernel of a network; the marginal likelihood tunes the hyper-parameters.

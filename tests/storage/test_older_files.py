@@ -1,4 +1,4 @@
-"""Files that earlier versions wrote still load, and answer as they did then. The files in format2/ were written once, and stay."""
+"""Files that earlier versions wrote still load and give the same answers. The files in format2/ were written once, and stay."""
 
 import json
 from pathlib import Path

@@ -142,7 +142,8 @@ def compute(settings: Settings | None = None, trainer: Trainer | None = None, pr
     networks = plan.job(trainer).train(progress)
     values = networks(grid).double()
     mean, parts = values[:, 0], plan.parts(values[:, 1:])
-    as_printed = replace(plan, estimate=paper, tail=plan.tail[:, :0]).parts(values[:, 1 : K + 1])
+    without_tail = replace(plan, estimate=paper, noise=plan.noise[:, :0], tail=plan.tail[:, :0])
+    as_printed = without_tail.parts(values[:, 1 : K + 1])
 
     def std(variance: Tensor) -> Tensor:
         return variance.clamp_min(0).sqrt()

@@ -61,6 +61,7 @@ def fit_table(
             random subset of 60,000 of a larger table. The posterior uses all rows.
     """
     options, noise = options or TableOptions(), noise or NoiseGiven()
+    x, y = x.contiguous(), y.contiguous()  # sums round by memory order: the same table must give the same model
     scaling = Scaling.of if ranks is None else partial(Scaling.of_all, group=ranks)
     scaling = scaling if options.standardize else Scaling.none
     inputs, targets = scaling(x), scaling(y)
