@@ -18,7 +18,7 @@ from benchmarks import store
 from benchmarks.studies import runner
 from benchmarks.studies.runner import Study
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def _append(count: int, path: Path) -> int:

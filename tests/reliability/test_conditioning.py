@@ -91,7 +91,7 @@ def test_right_or_warned(noise: float, place: str, method: str):
 def said(caught: list[warnings.WarningMessage]) -> tuple[float, float]:
     """By how many standard deviations the mean may be off, and by which part the variance, by the words of warnings."""
     words = " ".join(str(one.message) for one in caught)
-    if found := re.search(r"mean by some (\S+) posterior standard deviations, and the variance by (\d+)%", words):
+    if found := re.search(r"mean by about (\S+) posterior standard deviations and the variance by (\d+)%", words):
         return float(found[1]), int(found[2]) / 100
     # The accuracy that the solver looks for is one that cannot be seen: so many times that.
     found = re.search(r"a relative accuracy of (\S+) after \d+ iterations, not (\S+);", words)

@@ -29,7 +29,7 @@ def check_training_data(train_X: Tensor, train_Y: Tensor) -> None:
             "pass a single output as a column, train_Y.unsqueeze(-1); batches of models are not supported"
         )
     if not len(train_X):
-        raise ValueError("train_X must hold at least 1 point, got 0")
+        raise ValueError("train_X must hold at least one point, got none")
     for name, value in {"train_X": train_X, "train_Y": train_Y}.items():
         if not bool(torch.isfinite(value).all()):
             raise ValueError(f"{name} holds NaN or infinity; remove or impute these rows")
