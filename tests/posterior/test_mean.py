@@ -19,6 +19,7 @@ ASKED: dict[str, Any] = {
 each_method = pytest.mark.parametrize("method", ASKED)
 
 
+@pytest.mark.usefixtures("types_of_typical_cases")
 @pytest.mark.parametrize("method", ["exact", "low rank"])
 @every([case for case in CASES if case.dtype == torch.float64 and "tiny" not in case.name])
 def test_it_is_that_of_the_oracle(case: Case, method: str):

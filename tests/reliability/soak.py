@@ -11,6 +11,7 @@ prints.
 import argparse
 import ctypes
 import gc
+import math
 import os
 import random
 import resource
@@ -133,15 +134,18 @@ def resident() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def soak(minutes: float, seed: int = 0, quiet: bool = False) -> dict[str, object]:
-    """Run for so long; what was done, and by how much memory grew from the second quarter to the last, in per cent."""
+def soak(minutes: float, seed: int = 0, quiet: bool = False, steps: float = math.inf) -> dict[str, object]:
+    """Run for so many minutes, or so many steps if that is less.
+
+    Returns what was done, and by how much memory grew from the second quarter to the last, in per cent.
+    """
     torch.set_num_threads(1)
     memory: list[tuple[float, int]] = []
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         warnings.filterwarnings("ignore", message=".*networks stopped after", category=ntkgp.NumericalWarning)
         run, start = Soak(seed, Path(folder)), time.monotonic()
-        while (spent := (time.monotonic() - start) / 60) < minutes:
+        while (spent := (time.monotonic() - start) / 60) < minutes and run.steps < steps:
             try:
                 run.step()
             except BaseException:

@@ -108,7 +108,7 @@ class Browser:
         end = time.monotonic() + seconds
         while not (value := condition()):
             assert time.monotonic() < end, f"waited {seconds} s in vain; the page says {self.message()!r}"
-            time.sleep(0.03)
+            time.sleep(0.05)
         return value
 
     def number(self, key: str) -> str | None:

@@ -25,6 +25,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, side: str) -> str:
     return side
 
 
+@pytest.mark.usefixtures("types_of_typical_cases")
 @every(DOUBLE)
 @each_side
 def test_mean_and_bracket(case: Case, choose: str):
@@ -37,6 +38,7 @@ def test_mean_and_bracket(case: Case, choose: str):
     assert bool(((p.lower <= p.variance) & (p.variance <= p.upper)).all())
 
 
+@pytest.mark.usefixtures("types_of_typical_cases")
 @every(DOUBLE)
 @each_side
 def test_exact_at_full_rank(case: Case, choose: str):

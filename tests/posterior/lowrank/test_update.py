@@ -38,6 +38,7 @@ def test_a_head_full_of_directions_that_do_not_matter_is_found_anew():
     assert width <= 0.1
 
 
+@pytest.mark.usefixtures("types_of_typical_cases")
 @every(DOUBLE)
 @pytest.mark.parametrize("tail", [0, 2])
 def test_low_rank_mean_and_bracket(case: Case, tail: int):
@@ -53,6 +54,7 @@ def test_low_rank_mean_and_bracket(case: Case, tail: int):
     assert bool(((p.lower <= p.variance) & (p.variance <= p.upper)).all())
 
 
+@pytest.mark.usefixtures("types_of_typical_cases")
 @every(DOUBLE)
 def test_low_rank_stays_exact_at_full_rank(case: Case):
     truth, first = reference(case), part(case, slice(0, len(case.x) // 2))
