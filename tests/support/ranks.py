@@ -23,6 +23,7 @@ from tests.support.cases import Case, by_name
 from tests.support.helpers import ROOT
 
 TIMEOUT = 60.0  # of the groups under test
+GRACE = 2.0  # seconds that a rank waits for the answers of the others before it leaves
 TIGHT = ntkgp.CGLS(tol=1e-11, max_iterations=5000)
 METHODS = {
     "rank": ntkgp.LowRank(rank=6, tail=3, solver=TIGHT, side="weights"),
@@ -78,6 +79,8 @@ def run(size: int, task: Callable[..., Any], *arguments: Any, patience: float = 
                     answers[rank] = pickle.loads(pipe.recv_bytes())  # pyright: ignore[reportAttributeAccessIssue]
                 except EOFError:
                     answers[rank] = Died()
+        for pipe in pipes:
+            pipe.close()  # now they may leave
         for process in processes:
             process.join(timeout=10)
             if process.is_alive():
@@ -110,7 +113,7 @@ def _rank(
         error.args = (f"{error}\n{traceback.format_exc()}" if not error.args else str(error), *error.args[1:])
         answer = error
     pipe.send_bytes(pickle.dumps(answer))  # by value, not through shared memory
-    pipe.close()
+    pipe.poll(GRACE)  # until the others have answered: one that is still connecting to this rank would fail if it left
     os._exit(0)  # connections that are still open would be waited for
 
 

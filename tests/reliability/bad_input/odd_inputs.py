@@ -51,7 +51,7 @@ def custom(forward: Deed, out_features: int = 1) -> Callable[[], nn.Module]:
 SQUARES = custom(lambda m, x, out: out.square())
 
 
-def seeded(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+def same_weights(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     def module() -> nn.Module:
         with torch.random.fork_rng():
             torch.manual_seed(1)
