@@ -1,8 +1,10 @@
 """One fit over several processes: the same posterior as one process that holds everything."""
 
+import gc
 import os
 import signal
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -308,3 +310,23 @@ def test_a_group_of_some_ranks():
     assert nobody is None
     check(first, alone("paper mlp", "rank"))
     check(last, alone("paper mlp", "rank"))
+
+
+def loses_another(rank: int, size: int):
+    """Rank 1 fails; what is left of rank 0's connections while somebody still holds the error."""
+    group = ntkgp.distributed.Group(timeout=TIMEOUT)
+    connections, caught = weakref.ref(group._control), None
+    gc.disable()
+    try:
+        with group.together():
+            if rank == 1:
+                raise ValueError("nothing left")
+            group.total(1.0)
+    except Exception as error:
+        caught = error
+    return type(caught).__name__, connections() is None
+
+
+def test_a_rank_that_learns_of_an_error_closes_its_connections_at_once():
+    """The frames of the error would hold them open, and a third rank that waits for this one would wait for its timeout."""
+    assert results(2, loses_another, 2) == [("GroupError", True), ("ValueError", True)]

@@ -262,6 +262,8 @@ class Group:
         except RuntimeError as error:
             slow = "timed out" in str(error).lower() or "timeout" in str(error).lower()
             received = "" if slow else self._received_errors()
+            # Frames of torch hold the connections open as long as somebody holds the error; other ranks would wait for them.
+            traceback.clear_frames(error.__traceback__)
             self._close()
             what = f"did not answer within {self.timeout:g} s" if slow else "was lost (killed, out of memory or machine down)"
             raise GroupError(
