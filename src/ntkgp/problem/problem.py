@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass, replace
 
+from ntkgp._system.memory import free_bytes
 from ntkgp.problem.answers import Answers
 from ntkgp.problem.data import Data
 from ntkgp.problem.operators import Operators
@@ -44,6 +45,11 @@ class Problem:
         operators = replace(self.operators, data=data, **{"known_jacobian": None, **changes})  # pyright: ignore[reportArgumentType]
         return replace(self, data=data, operators=operators)
 
-    def split(self) -> "Problem":
-        """Return the same problem with vectors over the weights split over the ranks."""
-        return replace(self, operators=self.operators.split())
+    def split_if_needed(self, columns: int) -> "Problem":
+        """Split vectors over the weights over the ranks if six matrices of `columns` of them are too large for one rank."""
+        if self.data.shard is None:
+            return self
+        group, (rows, parameters) = self.data.shard.group, self.operators.shape
+        memory = free_bytes(self.network.device) // 2 if group.memory is None else group.memory
+        too_large = group.any(6 * 8 * min(columns, rows, parameters) * parameters > memory)
+        return replace(self, operators=self.operators.split()) if too_large and group.size > 1 else self

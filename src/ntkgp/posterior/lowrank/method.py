@@ -14,7 +14,7 @@ from ntkgp.posterior.lowrank.clock import Clock
 from ntkgp.posterior.lowrank.head_search import START_RANK, HeadSearch
 from ntkgp.posterior.lowrank.options import Options
 from ntkgp.posterior.lowrank.posterior import LowRankPosterior
-from ntkgp.posterior.lowrank.side import Normal, choose_side, split_if_needed
+from ntkgp.posterior.lowrank.side import Normal, choose_side
 from ntkgp.posterior.lowrank.solve import Solver
 from ntkgp.posterior.method import Method, Run
 from ntkgp.problem.problem import Problem
@@ -84,7 +84,7 @@ class LowRank(Method):
         """Find the head, then solve for the mean and the tail."""
         run, clock = run or Run(), Clock(problem.network.device)
         self._check(problem)
-        problem = split_if_needed(problem, self.rank or self.max_rank)
+        problem = problem.split_if_needed(self.rank or self.max_rank)
         _ = problem.operators.prior_variance  # computes the factors of J(x); raises if a value is not finite
         clock("factors")
         identity = {} if run.checkpoint is None else problem.identity | {"method": repr(self)}

@@ -48,16 +48,6 @@ class Normal:
         return NormalSystem(self, head.precondition, lambda v: self(v.float()).double(), space)
 
 
-def split_if_needed(problem: Problem, columns: int) -> Problem:
-    """Split vectors over the weights over the ranks if about six matrices of the head's size are too large for one rank."""
-    if problem.data.shard is None:
-        return problem
-    group, (rows, parameters) = problem.data.shard.group, problem.operators.shape
-    memory = free_bytes(problem.network.device) // 2 if group.memory is None else group.memory
-    too_large = group.any(6 * 8 * min(columns, rows, parameters) * parameters > memory)
-    return problem.split() if too_large and group.size > 1 else problem
-
-
 def choose_side(problem: Problem, columns: int, solved: int) -> str:
     """Choose the side with the fewest operations among those that fit in memory.
 

@@ -1,10 +1,12 @@
 """The paper's method: 1 + K + T copies of the network, trained by gradient descent."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 
 from ntkgp._system.memory import out_of_memory
+from ntkgp.distributed.group import Group
 from ntkgp.linalg.svd.dense import DenseSVD
 from ntkgp.linalg.svd.partial_svd import PartialSVD, SVDMethod
 from ntkgp.posterior.method import Method, Run
@@ -12,7 +14,7 @@ from ntkgp.posterior.trained.covariance import CovarianceEstimate, TightCovarian
 from ntkgp.posterior.trained.plan import CovariancePlan, plan_covariance
 from ntkgp.posterior.trained.posterior import TrainedPosterior
 from ntkgp.posterior.trained.training.accelerated import AcceleratedGD
-from ntkgp.posterior.trained.training.ranks import shares_of, train_on_ranks
+from ntkgp.posterior.trained.training.ranks import train_on_ranks
 from ntkgp.posterior.trained.training.trainer import Trainer
 from ntkgp.problem.problem import Problem
 from ntkgp.storage.stages import Stages
@@ -63,18 +65,26 @@ class TrainedNetworks(Method):
         identity = {} if run.checkpoint is None else problem.identity | {"method": repr(self)}
         stages = Stages(run.checkpoint, identity, run.generator, problem.network.device, run.group)
         plan, shares = self._plan(problem, stages)
-        predictors = train_on_ranks(plan.job(self.trainer), shares, stages, run.shows_progress)
-        return TrainedPosterior(problem, plan, predictors, plan.bracket(), self.svd, self.trainer)
+        job, bracket = plan.job(self.trainer), plan.bracket()
+        predictors = train_on_ranks(job, shares, stages, run.shows_progress)
+        return TrainedPosterior(problem, plan, predictors, bracket, self.svd, self.trainer)
 
     def _plan(self, problem: Problem, stages: Stages) -> tuple[CovariancePlan, list[list[int]]]:
         """Return rank 0's training targets and the shares of the ranks; load both from the checkpoint if it has them."""
         state, double = stages.load("plan"), torch.float64
         if state is None:
             found = plan_covariance(problem, self.rank, self.tail, self.svd, self.covariance, stages.generator)
-            shares = shares_of(1 + self.rank + self.tail, stages.group)
+            shares = _shares(1 + self.rank + self.tail, stages.group)
             state = stages.same(State.of(svd=found.svd, z=found.z, noise=found.noise, tail=found.tail, shares=shares))
             stages.save("plan", state)
         svd = state.build(PartialSVD, "svd", double, u="NC K", s="K", v="P K", residuals="K")
         z, noise = state.tensor("z", "P Z", double), state.tensor("noise", "NC T", double)
         tail = state.tensor("tail", "NC T", double)
         return CovariancePlan(problem, svd, self.covariance, z, noise, tail), state.fact("shares", list)
+
+
+def _shares(copies: int, group: Group | None) -> list[list[int]]:
+    """Return [start, stop] of each share of the copies: one share per rank, about equal, none empty."""
+    size = 1 if group is None else min(group.size, copies)
+    edges = [copies * k // size for k in range(size + 1)]
+    return [[start, stop] for start, stop in pairwise(edges)]

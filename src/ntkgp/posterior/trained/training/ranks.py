@@ -6,7 +6,6 @@ of S·P numbers in every step. Shares never change during a fit: a rank that res
 
 import time
 from collections.abc import Callable
-from itertools import pairwise
 
 from torch import Tensor
 
@@ -16,13 +15,6 @@ from ntkgp.posterior.trained.training.networks import NetworkPredictors, Trainin
 from ntkgp.posterior.trained.training.task import TrainedWeights
 from ntkgp.posterior.trained.training.trainer import joined
 from ntkgp.storage.stages import Stages
-
-
-def shares_of(copies: int, group: Group | None) -> list[list[int]]:
-    """Return [start, stop] of each share of the copies: one share per rank, about equal, none empty."""
-    size = 1 if group is None else min(group.size, copies)
-    edges = [copies * k // size for k in range(size + 1)]
-    return [[start, stop] for start, stop in pairwise(edges)]
 
 
 def train_on_ranks(job: TrainingJob, shares: list[list[int]], stages: Stages, progress: bool = False) -> NetworkPredictors:
