@@ -29,7 +29,7 @@ DATA ?= data
 .PHONY: figure1 test quick core test-long test-matrix soak wheels alternatives docs lint types imports pytest browser format clean
 
 figure1: $(VENV)/cli.stamp
-	$(BIN)/ntkgp figure1 --out figure1
+	$(BIN)/ntkgp figure1 --out figure1 --force
 
 # The static checks and the browser run beside the other tests; what they say is shown at the end.
 test: lint $(VENV)/alternatives.stamp

@@ -8,6 +8,9 @@ The sets are read from a folder given by the user. There ``<name>.npz`` holds
 * ``test_gap`` (D, N), bool: the gap splits of Foong et al., "'In-Between' Uncertainty in Bayesian Neural Networks", 2019:
   one for each input feature, the middle third along it held out.
 
+Other tables have, in place of these, ``test`` (10, ⌈N/8⌉), the packed bits (``numpy.packbits``) of ten random 90/10 splits: the
+kind ``"random"``. Source: https://github.com/treforevans/uci_datasets.
+
 Data and indices of both are in https://github.com/cambridge-mlg/DUN (MIT), as text: a row for each point and files of indices
 for each split. Make the folder from that with ``numpy.savez_compressed(name, x=…, y=…, test_standard=…, test_gap=…)``.
 """
@@ -32,7 +35,7 @@ class Split:
 
     Args:
         name: of the set.
-        kind: ``"standard"`` or ``"gap"``.
+        kind: ``"standard"``, ``"gap"`` or ``"random"``.
         index: of the split.
         x: ``(N, D)``, each feature with mean 0 and std 1 (0 where it is constant).
         y: ``(N,)``, mean 0 and std 1.
@@ -117,17 +120,22 @@ def splits_of(folder: Path, name: str, kind: str) -> int:
     if _is_diabetes(folder, name):
         return 20
     with np.load(folder / f"{name}.npz") as stored:
-        return len(stored[f"test_{kind}"])
+        return len(stored["test" if kind == "random" else f"test_{kind}"])
 
 
 def raw(folder: Path, name: str, kind: str, index: int) -> list[np.ndarray]:
     """Inputs, targets, test inputs and test targets of one split, as they are in the set."""
-    if kind not in KINDS:
-        raise ValueError(f"expected a kind of {KINDS}, got {kind!r}")
+    if kind not in (*KINDS, "random"):
+        raise ValueError(f"expected a kind of {(*KINDS, 'random')}, got {kind!r}")
     if _is_diabetes(folder, name):
         return _diabetes(index)
     with np.load(folder / f"{name}.npz") as stored:
-        x, y, test = stored["x"], stored["y"], stored[f"test_{kind}"][index]
+        key = "test" if kind == "random" else f"test_{kind}"
+        if key not in stored:
+            there = [k for k in (*KINDS, "random") if ("test" if k == "random" else f"test_{k}") in stored]
+            raise ValueError(f"{name} has splits of kind {' and '.join(there)}, not {kind!r}")
+        x, y, test = stored["x"], stored["y"], stored[key][index]
+        test = np.unpackbits(test)[: len(y)].astype(bool) if kind == "random" else test
     return [x[~test], y[~test], x[test], y[test]]
 
 

@@ -48,7 +48,7 @@ def main() -> None:
     x, y = dials(degrees), truth(degrees) + 0.1 * torch.randn(POINTS)
 
     tuned = ntkgp.tune(network(), x, y, steps=STEPS)
-    posterior = tuned.fit(x, y, method=ntkgp.LowRank(rank=RANK, tail=8))
+    posterior = tuned.fit(x, y, method=ntkgp.LowRank(rank=RANK, draws=8))
 
     grid = torch.linspace(0, 360, 181)
     p = posterior.predict(dials(grid))

@@ -38,7 +38,7 @@ def main() -> None:
     x, y = (t.to(device) for t in shard(group.rank, group.size))
     net = ntkgp.mlp(4, width=WIDTH, activation=torch.nn.SiLU(), generator=torch.Generator().manual_seed(0)).to(device)
     posterior = ntkgp.fit(
-        net, x, y, noise_var=0.01, method=ntkgp.LowRank(rank=RANK, tail=8, side="weights"),
+        net, x, y, noise_var=0.01, method=ntkgp.LowRank(rank=RANK, draws=8, side="weights"),
         generator=torch.Generator().manual_seed(0), group=group,
         checkpoint=os.environ.get("NTKGP_CHECKPOINT"),  # a folder, the same on all ranks
     )  # fmt: skip

@@ -66,7 +66,7 @@ def fitted(rank: int, size: int, points: int, width: int, rank_of_head: int) -> 
     x, y = data(points, torch.float64)
     group = None if size == 0 else ntkgp.distributed.Group()
     here = slice(None) if size == 0 else slice(points * rank // size, points * (rank + 1) // size)
-    method = ntkgp.LowRank(rank=rank_of_head, tail=4, solver=TIGHT, side="weights")
+    method = ntkgp.LowRank(rank=rank_of_head, draws=4, solver=TIGHT, side="weights")
     posterior = ntkgp.fit(
         network(width), x[here], y[here], noise_var=0.01, method=method, generator=torch.Generator().manual_seed(3), group=group
     )

@@ -53,7 +53,7 @@ def measure(points: int, width: int, rank: int, outputs: int, weight_side: bool,
         seconds = clock() - start
     assert isinstance(posterior, LowRankPosterior)
     problem = posterior.problem
-    factors = points * problem.operators.tangent.chunk(problem.network.cast(problem.data.x[:1])).bytes_per_point
+    factors = points * problem.operators.finite.chunk(problem.network.cast(problem.data.x[:1])).bytes_per_point
     return {
         "parameters": problem.operators.parameters, "seconds": seconds, "stages": posterior.seconds, "peak_bytes": peak.bytes,
         "data_bytes": data, "factor_bytes": factors, "beyond_bytes": peak.bytes - data - factors,

@@ -7,13 +7,15 @@ python -m benchmarks.speed.kernel --neural-tangents PYTHON     also by neural-ta
 """
 
 import argparse
+import contextlib
 import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -24,6 +26,8 @@ import ntkgp
 from benchmarks.measure import Peak, isolated
 from benchmarks.methods import neural_tangents_kernel
 from benchmarks.store import save
+from ntkgp.tangent import tangent
+from ntkgp.tangent.factors.recording import LayerFactors
 from ntkgp.tangent.opening import open_network
 from ntkgp.tangent.tangent import Tangent
 
@@ -50,7 +54,7 @@ def jacobian_contraction(net: nn.Module, x: Tensor, chunk: int | None = None) ->
     return total
 
 
-def best(call: Callable[[], Tensor], repeats: int) -> tuple[float, Tensor]:
+def best(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
     """The least time of some calls, and what the last one returned."""
     times, result = [], torch.empty(0)
     for _ in range(repeats):
@@ -58,6 +62,33 @@ def best(call: Callable[[], Tensor], repeats: int) -> tuple[float, Tensor]:
         result = call()
         times.append(time.perf_counter() - start)
     return min(times), result
+
+
+@contextlib.contextmanager
+def unchecked() -> Iterator[None]:
+    """Without the checks that guard the layer factors: at a few points, at every point, and of batches of several sizes."""
+    record = LayerFactors.at
+
+    def without(self: LayerFactors, x: Tensor, outputs: int, check: bool = True) -> Any:
+        return record(self, x, outputs, check=False)
+
+    with (
+        mock.patch.object(LayerFactors, "at", without),
+        mock.patch.object(Tangent, "_check_batch"),
+        mock.patch.object(Tangent, "_inspect"),
+        mock.patch.object(tangent, "_broken_rules", return_value={}),
+    ):
+        yield
+
+
+def in_turns(call: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """The least times with and without the checks; the two take turns, so that both see the same machine."""
+    times: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(repeats):
+        for checked in (True, False):
+            with contextlib.nullcontext() if checked else unchecked():
+                times[checked].append(best(call, 1)[0])
+    return min(times[True]), min(times[False])
 
 
 def peak_memory(points: int, width: int, threads: int, rival: bool) -> dict[str, Any]:
@@ -91,12 +122,15 @@ def run(points: int, width: int, threads: int, jax_python: str | None = None) ->
     torch.set_num_threads(threads)
     net, x = problem(points, width)
     ntkgp.kernel(net, x)
-    ours, matrix = best(lambda: ntkgp.kernel(net, x), 5)
+    matrix = ntkgp.kernel(net, x)
+    ours, bare = in_turns(lambda: ntkgp.kernel(net, x), 25)
+    print(f"ours: {ours:.4f} s, {bare:.4f} s without the checks", flush=True)
+    few = x[: min(1000, points)]
+    targets = few.sum(dim=1).sin()
+    exact, exact_bare = in_turns(lambda: ntkgp.fit(net, few, targets, noise_var=0.01, method=ntkgp.Exact()), 15)
+    print(f"Exact on {len(few)} points: {exact:.4f} s, {exact_bare:.4f} s without the checks", flush=True)
     network, outputs = open_network(net, x)
-    tangent = Tangent(network, x, outputs)
-    bare, _ = best(lambda: tangent.at(x).gram(), 5)
-    chunk = tangent.chunk(network.cast(x[:1]))
-    print(f"ours: {ours:.4f} s, {bare:.4f} s without the set-up check", flush=True)
+    chunk = Tangent(network, x, outputs).chunk(network.cast(x[:1]))
     jacobian_contraction(net, x[:8])
     rival, reference = float("inf"), matrix
     for size in CHUNKS:
@@ -114,6 +148,7 @@ def run(points: int, width: int, threads: int, jax_python: str | None = None) ->
         **setting, "parameters": sum(p.numel() for p in net.parameters()), "dtype": "float32",
         "seconds": ours, "seconds_without_check": bare, "rival_seconds": rival,
         "ratio": rival / ours, "ratio_without_check": rival / bare,
+        "exact_points": len(few), "exact_seconds": exact, "exact_seconds_without_check": exact_bare,
         "difference": float((matrix - reference).norm() / reference.norm()),
         "peak_bytes": peaks["ours"], "rival_peak_bytes": peaks["rival"], "factor_bytes": factors, "square_bytes": square,
         "squares_beyond_factors": (peaks["ours"] - factors) / square, **nt,

@@ -101,7 +101,7 @@ def against_exact(folder: Path, rows: int, queries: int = 2000) -> dict[str, Any
         "generator": torch.Generator().manual_seed(0),
     }
     rank = min(model.posterior.head.rank, len(x))
-    method = ntkgp.LowRank(rank=rank, tail=16, solver=model.posterior.solver, side=model.posterior.side)
+    method = ntkgp.LowRank(rank=rank, draws=16, solver=model.posterior.solver, side=model.posterior.side)
     found = ntkgp.fit(model.module, x, y, method=method, **options).predict(new)
     exact = ntkgp.fit(model.module, x, y.double(), method=ntkgp.Exact(), **options).predict(new)
     slack = 1e-5 * exact.variance
@@ -126,11 +126,13 @@ def run(rows: int, folder: Path, fit_options: list[str], seed: int = 0) -> dict[
     generate(rows, seed)[0].write_csv(train)
     table, f = generate(rows, seed + 1)
     table.drop("y").write_csv(new)
-    fit, said = measured(["fit", str(train), "--target", "y", "--out", str(model), "--seed", str(seed), *fit_options], log)
+    fit, said = measured(
+        ["fit", str(train), "--target", "y", "--out", str(model), "--force", "--seed", str(seed), *fit_options], log
+    )
     print("fit", fit, flush=True)
-    predict, _ = measured(["predict", str(model), str(new), "--out", str(folder / "predictions.csv")], log)
+    predict, _ = measured(["predict", str(model), str(new), "--out", str(folder / "predictions.csv"), "--force"], log)
     print("predict", predict, flush=True)
-    mean_only, _ = measured(["predict", str(model), str(new), "--out", str(folder / "mean.csv"), "--mean-only"], log)
+    mean_only, _ = measured(["predict", str(model), str(new), "--out", str(folder / "mean.csv"), "--force", "--mean-only"], log)
     found = pl.read_csv(folder / "predictions.csv")
     alone = pl.read_csv(folder / "mean.csv")["mean"].to_numpy()
     return {

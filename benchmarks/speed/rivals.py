@@ -132,8 +132,8 @@ def _laplace(weights: str, structure: str, dtype: torch.dtype = torch.float64, *
 
 METHODS: dict[str, Callable[..., Tensor]] = {
     "ntkgp Exact": _ours(ntkgp.Exact()),
-    "ntkgp LowRank(rank=64, tail=16)": _ours(ntkgp.LowRank(rank=64, tail=16)),
-    "ntkgp LowRank(rank=256, tail=16)": _ours(ntkgp.LowRank(rank=256, tail=16)),
+    "ntkgp LowRank(rank=64, draws=16)": _ours(ntkgp.LowRank(rank=64, draws=16)),
+    "ntkgp LowRank(rank=256, draws=16)": _ours(ntkgp.LowRank(rank=256, draws=16)),
     "GPyTorch ExactGP, its defaults": _gpytorch(cholesky=False),
     "GPyTorch ExactGP, Cholesky": _gpytorch(cholesky=True),
     "scikit-learn GPR": _sklearn,

@@ -26,7 +26,7 @@ METHODS: dict[str, ntkgp.Exact | ntkgp.LowRank] = {
     "Exact()": ntkgp.Exact(),
     "LowRank(rank=32)": ntkgp.LowRank(rank=32, solver=ntkgp.CGLS(tol=1e-9)),
     "LowRank(rank=128)": ntkgp.LowRank(rank=128),
-    "LowRank(rank=128, tail=8)": ntkgp.LowRank(rank=128, tail=8),
+    "LowRank(rank=128, draws=8)": ntkgp.LowRank(rank=128, draws=8),
 }
 FEATURES = 8
 
@@ -143,7 +143,7 @@ def run(quick: bool, threads: int) -> dict[str, Any]:
     result["draws"] = measured("draws", True, count=10_000 if quick else 100_000, width=16)
     print(result["draws"], flush=True)
     result["one point"] = []
-    for method, points in {"Exact()": 2000, "LowRank(rank=128)": 2000, "LowRank(rank=128, tail=8)": 5000}.items():
+    for method, points in {"Exact()": 2000, "LowRank(rank=128)": 2000, "LowRank(rank=128, draws=8)": 5000}.items():
         points, repeats = (points // 5, 3) if quick else (points, 9 if method == "Exact()" else 3)
         row = measured("side_by_side", method=method, points=points, repeats=repeats)
         row |= measured("memory", True, method=method, points=points)

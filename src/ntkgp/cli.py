@@ -10,10 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from ntkgp.apps.commands import evaluate_command, fit_command, predict_command
+from ntkgp.apps.commands.outputs import Force, check_outputs
+from ntkgp.apps.commands.shared import explained
 from ntkgp.apps.figure1 import figure, toys
 from ntkgp.posterior.trained.training.accelerated import AcceleratedGD
 from ntkgp.posterior.trained.training.adam import Adam
 from ntkgp.posterior.trained.training.trainer import Trainer
+from ntkgp.storage.replace import replacing_files
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False, rich_markup_mode="rich")
 
@@ -52,6 +55,7 @@ def figure1(
     tail: Annotated[int, typer.Option(help="Number T of tail predictors in our gradient-descent panel.")] = 20,
     width: Annotated[int, typer.Option(help="Width of the hidden layers.")] = 512,
     seed: Annotated[int, typer.Option(help="Seed of the data and the network.", min=0, max=2**63 - 1)] = 0,
+    force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print no progress bar and no table.")] = False,
 ) -> None:
     """Reproduce Figure 1 of the paper and add two panels with our method.
@@ -60,17 +64,13 @@ def figure1(
     [bold]ntkgp figure1 --trainer adam --signal 1 --tail 0[/bold].
     """
     options = {key: value for key, value in {"signal": signal, "max_steps": max_steps}.items() if value is not None}
-    try:
+    with explained():
+        check_outputs([out / name for name in ("figure1.png", "figure1.json")], force)
         chosen: Trainer = {TrainerName.accelerated: AcceleratedGD, TrainerName.adam: Adam}[trainer](**options)
         settings = figure.Settings(problem=problem, seed=seed, width=width, rank=rank, tail=tail)
         result = figure.compute(settings, chosen, progress=not quiet)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    try:
-        written = figure.write(result, out)
-    except OSError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
+        with replacing_files(out, replace=force) as temporary:
+            written = [out / path.name for path in figure.write(result, temporary)]
     if not quiet:
         console = Console()
         console.print(_table(result))
@@ -82,16 +82,22 @@ def figure1(
 def explore(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 chooses a free port.")] = 5006,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Another host in the address of the page, behind a tunnel or proxy; repeat for several."),
+    ] = None,
 ) -> None:
     """Add points in a browser page and watch the posterior change.
 
     Only this machine can open the page (127.0.0.1). Example: [bold]ntkgp explore --port 0 --no-browser[/bold].
+
+    Through a tunnel from port 8000: [bold]ntkgp explore --no-browser --allow-host localhost:8000[/bold]
     """
     if importlib.util.find_spec("bokeh") is None:
         raise typer.BadParameter("the explorer needs Bokeh, which is not installed: run pip install 'ntkgp[app]'")
-    server = importlib.import_module("ntkgp.apps.explorer.page.server")  # imported here because it needs the extra ntkgp[app]
+    server = importlib.import_module("ntkgp.apps.explorer.server")  # imported here because it needs the extra ntkgp[app]
     try:
-        server.serve(port, browser)
+        server.serve(port, browser, allow_host or [])
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 

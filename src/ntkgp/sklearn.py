@@ -11,9 +11,10 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ntkgp._system.check_data import check_noise
+from ntkgp._system.check_data import check_noise, check_targets
 from ntkgp._system.errors import NumericalWarning
-from ntkgp.apps.tables.fitting import NoiseGiven, fit_table, seeded
+from ntkgp.apps.arrays import check_numbers, tensor_of
+from ntkgp.apps.tables.fitting import NoiseGiven, fit_table
 from ntkgp.apps.tables.options import TableOptions
 from ntkgp.apps.tables.scaling import Scaling
 from ntkgp.posterior.interface import Posterior
@@ -107,17 +108,21 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
             y: (N,) or (N, C).
             noise_var: known noise variance per point in squared units of y, (N,) or (N, C); overrides the parameter.
         """
+        vars(self).pop("model_", None)  # a fit that fails leaves no model of other data behind
+        check_numbers(X, "X")  # before validate_data, which turns dates into numbers
+        check_numbers(y, "y")
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
-        x, t = torch.tensor(X), torch.tensor(y, dtype=torch.float64)
+        x, t = tensor_of(X, "X"), tensor_of(y, "y")
+        check_targets(t, x, t.shape[1] if t.ndim == 2 else 1)
         if not bool((t != t[:1]).any()):
             warnings.warn(
                 f"y is {'a single point' if len(t) == 1 else 'constant'}, so the noise cannot be estimated: expect std near 0",
                 NumericalWarning, stacklevel=2,
             )  # fmt: skip
+        counts = {name: _plain(getattr(self, name)) for name in ("width", "points", "steps", "starts")}
         options = TableOptions(
-            module=self.module, method=self.method, standardize=bool(self.standardize), width=self.width, points=self.points,
-            steps=self.steps, starts=self.starts, seed=_seed(self.random_state), device=self.device,
-            progress=bool(self.verbose),
+            module=self.module, method=self.method, standardize=bool(self.standardize), seed=_seed(self.random_state),
+            device=self.device, progress=bool(self.verbose), **counts,
         )  # fmt: skip
         self.model_ = fit_table(x, t, options, self._known_noise(noise_var, t))
         return self
@@ -130,7 +135,8 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
     @property
     def tuned_(self) -> Tuned:
         """The result of tuning, in standardised units."""
-        assert self.model_.tuned is not None
+        if self.model_.tuned is None:
+            raise AttributeError("this model was loaded from files, which do not store the result of tuning; call fit")
         return self.model_.tuned
 
     @property
@@ -209,11 +215,11 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         """
         x = self._points(X)
         noise = self._noise_at(len(x), noise_var) if include_noise else None
-        with seeded(_seed(random_state), self.device) as generator:
-            values = self.model_.values(self.posterior_.sample(n_samples, generator=generator), x)
-            if noise is not None:
-                draws = torch.randn(values.shape, generator=generator, dtype=values.dtype)
-                values = values + noise.sqrt().reshape(values.shape[1:]) * draws
+        generator = torch.Generator().manual_seed(_seed(random_state))
+        values = self.model_.values(self.posterior_.sample(n_samples, generator=generator), x)
+        if noise is not None:
+            draws = torch.randn(values.shape, generator=generator, dtype=values.dtype)
+            values = values + noise.sqrt().reshape(values.shape[1:]) * draws
         return values.movedim(0, -1).numpy()
 
     def __sklearn_tags__(self) -> Tags:
@@ -225,7 +231,7 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         """The noise that the user gave, in squared units of y."""
         outputs = y.shape[1] if y.ndim == 2 else 1
         if per_point is not None:
-            given = torch.as_tensor(np.asarray(per_point, dtype=np.float64))
+            given = tensor_of(per_point, "noise_var")
             if given.ndim == 0:
                 raise ValueError(
                     "noise_var of fit must be one per observation, got a single number; pass that as "
@@ -236,17 +242,23 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
             if self.noise_var != "tuned":
                 raise ValueError(f"noise_var must be 'tuned' or a positive number, got {self.noise_var!r}")
             return NoiseGiven()
+        if isinstance(self.noise_var, bool) or not hasattr(self.noise_var, "__float__") or np.ndim(self.noise_var):
+            raise TypeError(
+                f"noise_var must be 'tuned' or a positive number, got {self.noise_var!r}; pass one per observation to "
+                "fit(X, y, noise_var=...)"
+            )
         return NoiseGiven(known=check_noise(float(self.noise_var), (1, outputs)))
 
     def _points(self, X: Any) -> Tensor:
-        check_is_fitted(self)
-        return torch.tensor(validate_data(self, X, dtype=np.float64, reset=False))
+        check_is_fitted(self, "model_")
+        check_numbers(X, "X")
+        return tensor_of(validate_data(self, X, dtype=np.float64, reset=False), "X")
 
     def _noise_at(self, count: int, noise_var: Any) -> Tensor:
         """The noise variance of new observations, (M, C)."""
         outputs = max(1, self.targets_.scale.numel())
         if noise_var is not None:
-            return check_noise(torch.as_tensor(np.asarray(noise_var, dtype=np.float64)), (count, outputs))
+            return check_noise(tensor_of(noise_var, "noise_var"), (count, outputs))
         if self.model_.noise_var is None:
             raise ValueError(
                 "fit received one noise variance per observation; pass noise_var for these points too, or include_noise=False"
@@ -260,6 +272,11 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
             rows = torch.arange(len(x))
             blocks[rows, rows] += noise
         return (blocks.squeeze(2) if self.targets_.scale.ndim == 0 else blocks).numpy()
+
+
+def _plain(value: Any) -> Any:
+    """Convert a whole number of NumPy to int, since products of small NumPy integers wrap; return anything else unchanged."""
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def _seed(random_state: Any) -> int:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import ntkgp
+from ntkgp.posterior.exact.posterior import ExactPosterior
 from ntkgp.posterior.lowrank.posterior import LowRankPosterior
 from ntkgp.problem.operators import Operators
 from tests.support.cases import by_name
@@ -130,6 +131,32 @@ def test_functions_queries_and_files(memory: int | None, tmp_path: Path):
         torch.testing.assert_close(found[2], variance, rtol=1e-7, atol=1e-8)
 
 
+def weights_in_a_file(rank: int, size: int, path: str):
+    case, x, y, noise = shard_of("more points than parameters", size, rank, "uneven")
+    group = ntkgp.distributed.Group(timeout=TIMEOUT)
+    posterior = ntkgp.fit(case.module(), x, y, noise_var=noise, method=ntkgp.Exact("weights"), group=group)
+    assert isinstance(posterior, ExactPosterior)
+    likelihood = posterior.log_marginal_likelihood
+    if rank == size - 1:
+        posterior.save(path)
+        for _ in range(2):  # also a file of a loaded one
+            again = ntkgp.load(path, case.module())
+            assert isinstance(again, ExactPosterior)
+            assert abs(again.log_marginal_likelihood - likelihood) <= 1e-9 * abs(likelihood)
+            with pytest.raises(ValueError, match="fitted by a group"):
+                again.update(case.x[:1], case.y[:1])
+            again.save(path)
+    return torch.tensor(likelihood)
+
+
+def test_a_file_of_several_ranks_knows_the_points_that_it_does_not_hold(tmp_path: Path):
+    whole = by_name("more points than parameters").fit(ntkgp.Exact())
+    assert isinstance(whole, ExactPosterior)
+    expected = whole.log_marginal_likelihood
+    for found in results(2, weights_in_a_file, 2, str(tmp_path / "posterior.safetensors")):
+        assert abs(float(found) - expected) <= 1e-5 * abs(expected)
+
+
 def tuned_values(rank: int, size: int, rows: int, noise_known: bool):
     x = torch.randn(rows, 2, generator=seeded(1), dtype=torch.float64)
     y, here = torch.sin(2 * x[:, 0]) + 0.1 * x[:, 1], cut(rows, max(size, 1), rank, "uneven" if rows < 100 else "even")
@@ -188,8 +215,8 @@ def test_traffic_is_as_documented(split: bool):
             assert reduced == 8 * parameters * columns
             assert gathered == (8 * padded // 2 * columns if split else 0)
         in_products = sum(reduced for _, reduced, _ in products)
-        if not split:  # beside products: the right-hand sides of the mean and three draws, and one number for the trace
-            assert total["reduced"] == in_products + 8 * parameters * 4 + 8
+        if not split:  # beside products: the right-hand sides of the mean and three draws, and two numbers: trace and ‖r̃‖²
+            assert total["reduced"] == in_products + 8 * parameters * 4 + 16
             assert [columns for columns, *_ in products].count(4) >= iterations
         assert total["protocol"] < 10_000 + 8 * len(products)
 
@@ -265,8 +292,8 @@ def refused(rank: int):
     assert y is not None
     tries: list[dict] = [
         {"method": ntkgp.LowRank(rank=2, side="kernel")},
-        {"method": ntkgp.Exact(), "x": x.repeat(1000, 1), "y": y.repeat(1000)},
-        {"method": ntkgp.Exact(), "checkpoint": "somewhere"},
+        {"method": ntkgp.Exact("kernel"), "x": x[:1].expand(200_000, -1), "y": y[:1].expand(200_000)},
+        {"method": ntkgp.Exact("kernel"), "checkpoint": "somewhere"},
         {"method": ntkgp.LowRank(rank=2), "x": x[:0], "y": y[:0]},
         {"method": ntkgp.LowRank(rank=2), "group": 5},
     ]
@@ -283,8 +310,8 @@ def refused(rank: int):
 def test_what_a_group_cannot_do_is_said():
     expected = [
         "side must be None, 'weights' or 'matrix' with a group",
-        "at most 8,000 rows, got 12,000",
-        "Exact() cannot resume",
+        "rows, got 400,000",
+        "the kernel matrix cannot be resumed",
         "no rank has any points",
         "group must be a process group",
     ]

@@ -1,6 +1,10 @@
 """The estimator keeps scikit-learn's contract, agrees with its Gaussian process, and says what it cannot do."""
 
+import contextlib
+import json
 import pickle
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 import ntkgp
+from ntkgp._system.check_options import check_count
 from ntkgp.sklearn import NTKGPRegressor
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntkgp.NumericalWarning")
@@ -127,7 +132,7 @@ def test_a_module_that_is_passed_stays_as_it_was():
     assert all(torch.equal(p, before[name]) for name, p in module.named_parameters())
 
 
-@pytest.mark.parametrize("method", [None, ntkgp.LowRank(rank=8, tail=4)])
+@pytest.mark.parametrize("method", [None, ntkgp.LowRank(rank=8, draws=4)])
 @pytest.mark.parametrize("targets", [0, 2])
 def test_a_fitted_estimator_travels(method: Any, targets: int):
     X, y = data(40, targets)
@@ -204,11 +209,37 @@ def test_a_constant_target_is_warned_about():
         quick(steps=2).fit(data(5)[0], np.ones(5))
 
 
+def test_a_model_from_files_has_no_result_of_tuning():
+    model = quick(steps=2).fit(*data(10))
+    model.model_ = replace(model.model_, tuned=None)
+    with pytest.raises(AttributeError, match="loaded from files, which do not store the result of tuning; call fit"):
+        _ = model.tuned_
+
+
 def test_without_standardisation_columns_stay_as_they_are():
     X, y = data(20)
     model = quick(standardize=False, steps=2).fit(X, y)
     assert model.inputs_.scale.tolist() == [1, 1, 1]
     assert float(model.targets_.center) == 0
+
+
+def test_whole_numbers_of_numpy():
+    X, y = data(20)
+    counts: dict[str, Any] = {"width": np.uint8(100), "steps": np.int64(2), "starts": np.int32(1), "points": np.int64(15)}
+    model, plain = (quick(module=None, **options).fit(X, y) for options in (counts, {n: int(c) for n, c in counts.items()}))
+    assert json.dumps({**model.model_.fitted, "seconds": 0}) == json.dumps({**plain.model_.fitted, "seconds": 0})
+    assert np.array_equal(model.predict(X), plain.predict(X))
+    grid = GridSearchCV(quick(), {"steps": np.arange(1, 3)}, cv=2).fit(X, y)
+    assert grid.best_params_["steps"] in (1, 2)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_counts_are_whole_numbers_of_any_kind():
+    for count in (2, np.int64(2), np.uint8(2)):
+        check_count(count, "steps", 2)
+    for wrong in (True, np.bool_(True), np.float64(2), 2.0, "2"):
+        with pytest.raises(TypeError, match="steps must be a whole number, got"):
+            check_count(wrong, "steps", 1)  # pyright: ignore[reportArgumentType]
 
 
 def test_errors_say_what_to_do():
@@ -225,3 +256,31 @@ def test_errors_say_what_to_do():
         quick(module="mlp").fit(X, y)
     with pytest.raises(RuntimeError, match="exclude each other"):
         quick(steps=2).fit(X, y).predict(X, return_std=True, return_cov=True)
+
+
+def test_a_fit_that_fails_leaves_no_model_of_other_data():
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    regressor = NTKGPRegressor(width=8, steps=2, starts=1).fit(x, x[:, 0])
+    with pytest.raises(ValueError, match="noise_var"):
+        regressor.set_params(noise_var="wrong").fit(x[:, ::-1], x[:, 0])
+    with pytest.raises(NotFittedError):
+        regressor.predict(x)
+    fresh = NTKGPRegressor(noise_var="wrong")
+    with contextlib.suppress(ValueError):
+        fresh.fit(x, x[:, 0])
+    with pytest.raises(NotFittedError):
+        fresh.predict(x)
+
+
+def test_torch_s_random_numbers_are_left_alone_by_fits_in_threads():
+    """Two fits that seed and restore the same global generator can leave one's seed behind."""
+    x = np.random.default_rng(0).normal(size=(20, 2))
+
+    def fitted(_: int) -> Any:
+        return NTKGPRegressor(width=8, steps=2, starts=1, random_state=0).fit(x, x[:, 0]).predict(x)
+
+    before = torch.get_rng_state()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(fitted, range(4)))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(np.allclose(found[0], other, rtol=1e-6) for other in found)  # threads may add sums up in another order

@@ -74,7 +74,7 @@ def test_an_error_of_one_rank_is_everybodys(shards: Path):
     shown = python(*TORCHRUN, "-m", "ntkgp", "fit", "bad", "--target", "y", *QUICK, folder=shards, expect=1)
     assert "error: " in shown
     assert "rank 1 stopped: TableError" in shown
-    assert "column 'size' has no value in 50 of 50 rows" in shown
+    assert "column 'size' has a missing value (empty, NA, NaN, null, ? or the like) in 50 of 50 rows" in shown
 
 
 def test_the_example(tmp_path: Path):

@@ -7,7 +7,10 @@ import pytest
 import torch
 
 import ntkgp
-from ntkgp.linalg.cholesky import cholesky
+from ntkgp.linalg import cholesky as module
+from ntkgp.linalg.cholesky import Cholesky, cholesky
+
+each_block = pytest.mark.parametrize("block", [1, 5, 512])
 
 
 def test_no_jitter_where_none_is_needed():
@@ -18,6 +21,42 @@ def test_no_jitter_where_none_is_needed():
         factor = cholesky(matrix)
     assert torch.equal(factor, factor.tril())
     torch.testing.assert_close(factor @ factor.T, matrix, rtol=1e-14, atol=1e-14)
+
+
+@each_block
+def test_factor_and_matrix_share_one_square(block: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "BLOCK", block)
+    g = torch.Generator().manual_seed(0)
+    b = torch.randn(13, 9, generator=g, dtype=torch.float64)
+    matrix, v = torch.eye(13, dtype=torch.float64) + b @ b.T, torch.randn(13, 3, generator=g, dtype=torch.float64)
+    square = matrix.tril() + torch.full_like(matrix, torch.nan).triu(1)  # only the lower triangle is read
+    found, dense = Cholesky.of(square), torch.linalg.cholesky(matrix)
+    assert found.square is square
+    torch.testing.assert_close(found.square.tril(), dense)
+    torch.testing.assert_close(found.matrix(), matrix)
+    torch.testing.assert_close(found.product(v), matrix @ v)
+    torch.testing.assert_close(found.half_solve(v), torch.linalg.solve_triangular(dense, v, upper=False))
+    torch.testing.assert_close(found.back_solve(v), torch.linalg.solve_triangular(dense.T, v, upper=True))
+    torch.testing.assert_close(found.solve(v), torch.linalg.solve(matrix, v))
+    torch.testing.assert_close(found.lower_product(v.T), v.T @ dense.T)
+    torch.testing.assert_close(found.upper_product(v), dense.T @ v)
+    assert found.log_determinant == pytest.approx(float(torch.logdet(matrix)), rel=1e-13)
+
+
+@each_block
+def test_a_matrix_that_fails_late_is_restored_and_shifted(block: int, monkeypatch: pytest.MonkeyPatch):
+    """The factorisation stops in the middle; the matrix is still whole, and the second attempt starts from it."""
+    monkeypatch.setattr(module, "BLOCK", block)
+    q = torch.linalg.qr(torch.randn(12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)).Q
+    matrix = q * torch.cat([torch.full((11,), 1e10), torch.tensor([-2e-3])]).double() @ q.T
+    matrix = (matrix + matrix.T) / 2
+    with pytest.warns(ntkgp.NumericalWarning, match="singular to working precision"):
+        found = Cholesky.of(matrix.clone())
+    assert found.jitter > 2e-3
+    torch.testing.assert_close(found.matrix(), matrix, rtol=0, atol=0)
+    factor = found.square.tril()
+    expected = matrix + found.jitter * torch.eye(12).double()
+    torch.testing.assert_close(factor @ factor.T, expected, rtol=1e-14, atol=1e-5)
 
 
 def test_jitter_warns_with_the_amount_added():

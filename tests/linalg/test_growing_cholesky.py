@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from ntkgp.linalg.cholesky import Cholesky
 from ntkgp.linalg.growing_cholesky import GrowingCholesky
 from tests.support.helpers import seeded
 
@@ -12,7 +13,7 @@ def test_a_growing_factor_is_the_dense_one(sizes: tuple[int, ...]):
     n = 20 + sum(sizes)
     b = torch.randn(n, n, generator=seeded(), dtype=torch.float64)
     a = b @ b.T + torch.eye(n).double()
-    grown, start = GrowingCholesky.of(a[:20, :20]), 20
+    grown, start = GrowingCholesky.of(Cholesky.of(a[:20, :20].clone())), 20
     for size in sizes:
         more = grown.extended(a[start : start + size, :start], a[start : start + size, start : start + size])
         assert more is not None
@@ -23,3 +24,4 @@ def test_a_growing_factor_is_the_dense_one(sizes: tuple[int, ...]):
     torch.testing.assert_close(grown.diagonal(), dense.diagonal())
     torch.testing.assert_close(grown.half_solve(rhs), torch.linalg.solve_triangular(dense, rhs, upper=False))
     torch.testing.assert_close(grown.solve(rhs), torch.cholesky_solve(rhs, dense))
+    torch.testing.assert_close(grown.inverse_diagonal, torch.linalg.inv(a).diagonal())

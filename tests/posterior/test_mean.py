@@ -13,7 +13,7 @@ from tests.support.oracle import error
 
 ASKED: dict[str, Any] = {
     "exact": ntkgp.Exact(),
-    "low rank": ntkgp.LowRank(rank=2, tail=2, solver=ntkgp.CGLS(tol=1e-10, max_iterations=5000)),
+    "low rank": ntkgp.LowRank(rank=2, draws=2, solver=ntkgp.CGLS(tol=1e-10, max_iterations=5000)),
     "trained": ntkgp.TrainedNetworks(rank=1, trainer=ntkgp.AcceleratedGD(max_steps=3)),
 }
 each_method = pytest.mark.parametrize("method", ASKED)

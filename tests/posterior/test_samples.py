@@ -18,7 +18,7 @@ DRAWN_FROM: dict[str, Method] = {
     "exact": ntkgp.Exact(),
     "low rank, full": ntkgp.LowRank(rank=12),
     "low rank, truncated": ntkgp.LowRank(rank=3),
-    "low rank, truncated, with a tail": ntkgp.LowRank(rank=3, tail=4),
+    "low rank, truncated, with a tail": ntkgp.LowRank(rank=3, draws=4),
     "trained": ntkgp.TrainedNetworks(rank=3, trainer=ntkgp.AcceleratedGD(tol=0.2)),  # far from exact, on purpose
 }
 each_method = pytest.mark.parametrize("method", DRAWN_FROM)

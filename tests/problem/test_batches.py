@@ -19,9 +19,9 @@ def test_batches_give_the_same_posterior(kept: bool, monkeypatch: pytest.MonkeyP
     if not kept:
         monkeypatch.setattr(tangent_module, "free_bytes", lambda device: 0)
     monkeypatch.setattr(lowrank, "choose_side", lambda problem, columns, solved: "weights")
-    whole = fitted(case, ntkgp.LowRank(rank=6, tail=3, solver=TIGHT))
+    whole = fitted(case, ntkgp.LowRank(rank=6, draws=3, solver=TIGHT))
     loader = DataLoader(TensorDataset(case.x, case.y), batch_size=5)
-    options = {"noise_var": case.noise_var, "method": ntkgp.LowRank(rank=6, tail=3, solver=TIGHT)}
+    options = {"noise_var": case.noise_var, "method": ntkgp.LowRank(rank=6, draws=3, solver=TIGHT)}
     parts = ntkgp.fit(case.module(), loader, generator=torch.Generator().manual_seed(0), **options)
     assert isinstance(parts, LowRankPosterior)
     one, other = whole.predict(case.query), parts.predict(case.query)
@@ -61,3 +61,14 @@ def test_batches_that_cannot_be_used():
 
     with pytest.raises(ValueError, match="every pass must give the same batches"):
         ntkgp.fit(case.module(), Shrinking(), noise_var=0.1, method=ntkgp.LowRank(rank=2))
+
+
+@pytest.mark.parametrize("method", [None, ntkgp.Exact()])
+def test_a_method_that_needs_all_data_at_once_does_not_mind_their_order(method: ntkgp.Exact | None):
+    x, net = torch.linspace(-1, 1, 12).unsqueeze(1), ntkgp.mlp(1, width=16, generator=torch.Generator().manual_seed(0))
+    y = x[:, 0].sin()
+    shuffled = DataLoader(TensorDataset(x, y), 4, shuffle=True, generator=torch.Generator().manual_seed(0))
+    found = ntkgp.fit(net, shuffled, noise_var=0.1, method=method).predict(x)
+    expected = ntkgp.fit(net, x, y, noise_var=0.1, method=ntkgp.Exact("kernel")).predict(x)
+    assert torch.allclose(found.mean, expected.mean, atol=1e-6)
+    assert torch.allclose(found.variance, expected.variance, rtol=1e-5)

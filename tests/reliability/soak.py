@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 import ntkgp
 from tests.support import oracle
+from tests.support.helpers import SURE
 from tests.support.long_form import record
 from tests.support.unchanged import unchanged
 
@@ -61,7 +62,8 @@ class Soak:
         self.noise = 10.0 ** draw.uniform(-3, 2)
         rank = draw.randint(1, min(len(self.x) * C, 6))
         self.method = draw.choice([
-            ntkgp.Exact(), ntkgp.LowRank(rank=rank, tail=draw.randint(0, 3)), ntkgp.LowRank(rtol=0.5),
+            ntkgp.Exact(), ntkgp.LowRank(rank=rank, draws=draw.randint(0, 3), confidence=SURE),
+            ntkgp.Exact("weights"), ntkgp.LowRank(rtol=0.5, confidence=SURE),
             ntkgp.TrainedNetworks(rank=1, trainer=ntkgp.AcceleratedGD(tol=0.5, max_steps=300)),
         ])  # fmt: skip
         self.posterior = ntkgp.fit(self.net, self.x, self.y, noise_var=self.noise, method=self.method, generator=g)

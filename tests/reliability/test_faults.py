@@ -20,7 +20,6 @@ from torch import Tensor
 
 import ntkgp
 from ntkgp.storage import file as storage_file
-from ntkgp.storage import replace as storage_replace
 from ntkgp.storage import stages
 from tests.support.long_form import LONG, recorded
 from tests.support.resumable import RESUMABLE, child, fitted, timed, values
@@ -103,17 +102,6 @@ def test_stopped_by_hand_at_random_moments(method: str, tmp_path: Path):
         done += 1
     assert done == STOPS
     COUNTS["stops"] += done
-
-
-def test_what_a_killed_write_leaves_is_swept_up(tmp_path: Path):
-    left = tmp_path / f".0123{storage_replace.TEMPORARY_SUFFIX}"
-    left.mkdir()
-    (left / ".tmpAbCdEf").write_text("safetensors was here")
-    file = tmp_path / f".4567{storage_replace.TEMPORARY_SUFFIX}"
-    file.touch()
-    fitted("rank", tmp_path)
-    assert not left.exists()
-    assert not file.exists()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ tries more than 10⁵ files and keeps the count.
 """
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -231,7 +232,7 @@ for line in sys.stdin:
         self.process: subprocess.Popen[str] | None = None
         self.ended = 0
 
-    def __call__(self, path: Path) -> None:
+    def __call__(self, path: Path, source: str) -> None:
         if self.process is None:
             inside, GUARD.inside = GUARD.inside, None  # this process is ours, not the file's
             command = [sys.executable, "-c", self.CODE.format(trial=table_files.DECODE_SCRIPT)]
@@ -240,7 +241,7 @@ for line in sys.stdin:
             GUARD.inside = inside
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        print(path, file=self.process.stdin, flush=True)
+        print(source, file=self.process.stdin, flush=True)
         if not self.process.stdout.readline():
             self.process, self.ended = None, self.ended + 1
             raise TableError("a process that read it was ended")
@@ -288,20 +289,38 @@ def test_tables(kind: str, tmp_path: Path):
     harmless(f"damaged {kind}", 60, tmp_path, lambda draw: path.write_bytes(damaged(good, draw)), use)
 
 
-@pytest.mark.parametrize("name", [table_folder.FACTS, table_folder.NETWORK, table_folder.POSTERIOR])
-def test_links_in_models_are_refused(name: str, model: Path, tmp_path: Path):
+@pytest.mark.parametrize("part", [table_folder.FACTS, table_folder.NETWORK, table_folder.POSTERIOR])
+def test_links_in_models_are_refused(part: str, model: Path, tmp_path: Path):
     """Reading through one could show, and writing through one destroy, what lies outside of the folder."""
     folder, outside = tmp_path / "model", tmp_path / "outside"
     shutil.copytree(model, folder)
-    shutil.copy(folder / name, outside)
-    (folder / name).unlink()
-    (folder / name).symlink_to(outside)
+    link = next(folder.glob(f"{part}*"))
+    link.rename(outside)
+    link.symlink_to(outside)
     with GUARD.watching(folder), pytest.raises(TableError, match="symbolic link"):
         table_folder.load(folder)
     before = {path: path.read_bytes() for path in (outside, *folder.iterdir())}
-    with pytest.raises(ValueError, match="got a link"):
+    if part == table_folder.FACTS:
+        with pytest.raises(ValueError, match="got a link"):
+            table_folder.save(table_folder.load(model), folder)
+        assert before == {path: path.read_bytes() for path in (outside, *folder.iterdir())}
+    else:
         table_folder.save(table_folder.load(model), folder)
-    assert before == {path: path.read_bytes() for path in (outside, *folder.iterdir())}
+        assert before[outside] == outside.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["../outside", "network.safetensors/../../outside", "network-0123456789abcdef.safetensors\n"])
+def test_files_outside_of_models_are_not_read(name: str, model: Path, tmp_path: Path):
+    folder, outside = tmp_path / "model", tmp_path / "outside"
+    shutil.copytree(model, folder)
+    facts = json.loads((folder / table_folder.FACTS).read_text())
+    network = next(file for file in facts["files"] if file.startswith("network"))
+    shutil.copy(folder / network, outside)
+    facts["files"][name] = facts["files"].pop(network)
+    facts.pop("sha256")
+    (folder / table_folder.FACTS).write_text(json.dumps({"sha256": table_folder._signature(facts), **facts}))
+    with GUARD.watching(folder), pytest.raises(TableError, match=r"model.json must name one network file, got \[\]"):
+        table_folder.load(folder)
 
 
 def test_a_name_with_brackets_is_no_pattern(tmp_path: Path):

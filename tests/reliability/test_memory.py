@@ -23,6 +23,7 @@ from ntkgp.tangent.tangent import Tangent
 from tests.support.cases import by_name
 
 MB = 2**20
+OWN = 40 * MB  # buffers of the linear algebra library, which depend on the processor
 CPU = torch.device("cpu")
 FULL = RuntimeError("[enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate memory: you tried ...")
 
@@ -70,7 +71,7 @@ def test_factors_that_do_not_fit_are_computed_anew():
     """60,000 points of a network of width 64: 63 MB of factors, with 50 MB to spare. And no more is taken than that."""
     found = measured("""
 net, x, y = data(60_000, 64)
-method = ntkgp.LowRank(rank=2, side="weights", solver=ntkgp.CGLS(tol=1e-1))
+method = ntkgp.LowRank(rank=2, draws=2, side="weights", solver=ntkgp.CGLS(tol=1e-1))
 before = pages(1)
 limit(50 * 2**20)
 p = ntkgp.fit(net, x, y, noise_var=0.1, method=method, generator=g).predict(x[:100])
@@ -82,20 +83,28 @@ print(json.dumps([peak() - before, bool(torch.isfinite(p.variance).all())]))
 
 
 @pytest.mark.parametrize(("body", "budget"), [
-    # Exact: the kernel, its factor and a copy while it is made; then a block of 256 MB and the kernel tiles.
-    ("net, x, y = data(1500, 64); before = pages(1); ntkgp.fit(net, x, y, noise_var=0.1)", 3 * 1500**2 * 8 + 20 * MB),
+    # Exact: one matrix, formed and factorised in place, beside blocks of columns; then a block of 256 MB for queries.
+    ("net, x, y = data(3000, 64); before = pages(1); ntkgp.fit(net, x, y, noise_var=0.1, method=ntkgp.Exact('kernel'))",
+     1.2 * 3000**2 * 8 + OWN),
+    # Over the weights: one matrix and one working set of 128 MB, however many points come from a loader.
+    ("from torch.utils.data import DataLoader, TensorDataset; net, x, y = data(60_000, 32); "
+     "loader = DataLoader(TensorDataset(x, y), batch_size=5000); before = pages(1); ntkgp.fit(net, loader, noise_var=0.1)",
+     1248**2 * 8 + 128 * MB + 6 * 60_000 * 8 + OWN),
     ("net, x, y = data(300, 64); p = ntkgp.fit(net, x, y, noise_var=0.1); q = torch.randn(60_000, 4); before = pages(1); "
      "p.predict(q)", 256 * MB),
     # LowRank: the factors, once more while they are made, one working set of 128 MB, and vectors over the weights.
-    ("net, x, y = data(8000, 128); before = pages(1); ntkgp.fit(net, x, y, noise_var=0.1, method=ntkgp.LowRank(rank=4), "
-     "generator=g)", 2 * 8000 * 4 * (128 * 4 + 8) + 128 * MB + 6 * 14 * 17_000 * 8 + 20 * MB),
-], ids=["fit exact", "predict exact", "fit low rank"])  # fmt: skip
+    ("net, x, y = data(8000, 128); before = pages(1); "
+     "ntkgp.fit(net, x, y, noise_var=0.1, method=ntkgp.LowRank(rank=4, draws=4), generator=g)",
+     2 * 8000 * 4 * (128 * 4 + 8) + 128 * MB + 6 * 14 * 17_000 * 8 + OWN),
+], ids=["fit over observations", "fit over weights", "predict exact", "fit low rank"])  # fmt: skip
 def test_peaks_are_as_documented(body: str, budget: float):
     assert measured(body + "\nprint(json.dumps(peak() - before))", **PROMPT) < budget
 
 
 @pytest.mark.parametrize(("body", "words"), [
-    ("net, x, y = data(6000, 16); limit(300 * 2**20); ntkgp.fit(net, x, y, noise_var=0.1, method=ntkgp.Exact())",
+    ("net, x, y = data(6000, 16); limit(300 * 2**20); ntkgp.fit(net, x, y, noise_var=0.1, method=ntkgp.Exact('kernel'))",
+     ["ntkgp.LowRank"]),
+    ("net, x, y = data(6000, 16); limit(250 * 2**20); ntkgp.fit(net, x, y, noise_var=0.1, method=ntkgp.Exact('kernel'))",
      ["6000 points", "GiB", "ntkgp.LowRank"]),
     ("net, x, y = data(200, 512); limit(150 * 2**20); "
      "ntkgp.fit(net, x, y, noise_var=0.1, method=ntkgp.LowRank(rank=150), generator=g)",
@@ -105,7 +114,7 @@ def test_peaks_are_as_documented(body: str, budget: float):
     ("net, x, y = data(50, 16); p = ntkgp.fit(net, x, y, noise_var=0.1); limit(300 * 2**20); "
      "p.covariance(torch.randn(8000, 4))",
      ["fewer points of x"]),
-], ids=["exact", "low rank", "sample", "covariance"])  # fmt: skip
+], ids=["exact, barely", "exact", "low rank", "sample", "covariance"])  # fmt: skip
 def test_what_cannot_fit_says_which_argument_to_change(body: str, words: list[str]):
     *lines, last = body.split("; ")
     code = (
@@ -196,7 +205,7 @@ def test_a_limit_of_the_gpu_is_honoured(limited_gpu: Callable[[int], None]):
     With much noise: every product then computes all factors anew, and the solver is to make few of them.
     """
     net, x, y = on_gpu(400_000, 256)
-    method = ntkgp.LowRank(rank=8, side="weights", solver=ntkgp.CGLS(tol=1e-6))
+    method = ntkgp.LowRank(rank=8, draws=8, side="weights", solver=ntkgp.CGLS(tol=1e-6))
 
     def answers() -> ntkgp.Prediction:
         generator = torch.Generator("cuda").manual_seed(0)
@@ -207,7 +216,8 @@ def test_a_limit_of_the_gpu_is_honoured(limited_gpu: Callable[[int], None]):
     limited_gpu(2**30)
     got = answers()
     assert torch.cuda.max_memory_allocated() - before < 2**30
-    for name in ("mean", "lower", "upper"):
+    assert bool(((got.mean - expected.mean).abs() <= 0.01 * expected.std).all())
+    for name in ("lower", "upper"):
         torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=1e-3, atol=1e-4)
 
 
@@ -216,8 +226,8 @@ def test_peaks_on_the_gpu_are_as_documented(limited_gpu: Callable[[int], None]):
     net, x, y = on_gpu(6000, 64)
     limited_gpu(8 * 2**30)
     before = torch.cuda.memory_allocated()
-    posterior = ntkgp.fit(net, x, y, noise_var=0.1, method=ntkgp.Exact())
-    assert torch.cuda.max_memory_allocated() - before < 3 * 6000**2 * 8 + 100 * MB
+    posterior = ntkgp.fit(net, x, y, noise_var=0.1, method=ntkgp.Exact("kernel"))
+    assert torch.cuda.max_memory_allocated() - before < 1.2 * 6000**2 * 8 + 100 * MB
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     posterior.predict(torch.randn(60_000, 4, device="cuda"))
@@ -235,10 +245,10 @@ def test_a_gpu_that_is_full_says_which_argument_to_change(limited_gpu: Callable[
 def failing(work: Callable[..., Any], rows: Callable[..., int], most: int) -> Callable[..., Any]:
     """The same, for few points only."""
 
-    def limited(*arguments: Any) -> Any:
+    def limited(*arguments: Any, **options: Any) -> Any:
         if rows(*arguments) > most:
             raise FULL
-        return work(*arguments)
+        return work(*arguments, **options)
 
     return limited
 
@@ -260,7 +270,7 @@ def test_half_as_many_points_at_a_time(name: str, monkeypatch: pytest.MonkeyPatc
         for product in ("matmat", "accumulate", "kernel"):
             work = getattr(kind, product)
             monkeypatch.setattr(kind, product, failing(work, lambda factor, *_: len(next(iter(factor.tensors.values()))), 2))
-    monkeypatch.setattr(Tangent, "chunk", failing(Tangent.chunk, lambda _, x: len(x), 3))
+    monkeypatch.setattr(Tangent, "chunk", failing(Tangent.chunk, lambda _, x, *check: len(x), 3))
     for got, before in zip(answers(), expected, strict=True):
         torch.testing.assert_close(got, before, rtol=1e-6, atol=1e-9)
 

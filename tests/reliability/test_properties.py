@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import ntkgp
 from tests.support import oracle
+from tests.support.helpers import SURE
 from tests.support.long_form import LONG, recorded
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -123,7 +124,11 @@ def test_the_bracket_holds(problem: Problem, data: st.DataObject):
     tail = data.draw(st.integers(0, 3))
     # The solver measures its error in the norm of its preconditioner, which a head of rank 1 makes small.
     solver = ntkgp.CGLS(tol=1e-9, max_iterations=5000)
-    methods = [ntkgp.Exact(), ntkgp.LowRank(rank=rank, tail=tail, solver=solver), ntkgp.LowRank(rtol=0.5, solver=solver)]
+    methods = [
+        ntkgp.Exact(),
+        ntkgp.LowRank(rank=rank, draws=tail, solver=solver, confidence=SURE),
+        ntkgp.LowRank(rtol=0.5, solver=solver, confidence=SURE),
+    ]
     for method in methods:
         p = problem.fit(method).predict(problem.query)
         mean, variance, lower, upper = flat(p.mean, p.variance, p.lower, p.upper)
@@ -173,7 +178,7 @@ def test_more_data_never_raises_the_variance(problem: Problem, data: st.DataObje
 @holds(problems())
 def test_covariances_are_positive_and_agree_with_variances(problem: Problem, data: st.DataObject):
     slack = rounding(problem).max()
-    for method in (ntkgp.Exact(), ntkgp.LowRank(rank=1, tail=2)):
+    for method in (ntkgp.Exact(), ntkgp.LowRank(rank=1, draws=2, confidence=SURE)):
         posterior = problem.fit(method)
         covariance = posterior.covariance(problem.query).double()
         assert bool((covariance - covariance.T).abs().max() <= slack)

@@ -1,5 +1,6 @@
 """Writing replaces the old file whole or leaves it alone; permissions and links stay as they are."""
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from safetensors import SafetensorError
 
 import ntkgp
 from ntkgp.storage import file as storage_file
+from ntkgp.storage.replace import replacing
 from tests.support.cases import by_name
 from tests.support.files import fitted
 
@@ -25,7 +27,7 @@ def failing(error: Exception) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize(("owner", "name", "error", "kind"), [
-    (Path, "touch", PermissionError(errno.EACCES, "Permission denied"), PermissionError),
+    (Path, "mkdir", PermissionError(errno.EACCES, "Permission denied"), PermissionError),
     (storage_file, "save_file", SafetensorError("No space left on device"), OSError),
     (storage_file, "_sign", OSError(errno.ENOSPC, "No space left on device"), OSError),
     (os, "replace", PermissionError(errno.EPERM, "Operation not permitted"), PermissionError),
@@ -48,6 +50,23 @@ def test_an_interrupted_write_leaves_nothing(path: Path, monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt):
         fitted(by_name("paper mlp")).save(path)
     assert os.listdir(path.parent) == []
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_without_replacing(links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also on a file system without hard links."""
+    if not links:
+        monkeypatch.setattr(os, "link", failing(PermissionError(errno.EPERM, "Operation not permitted")))
+    (tmp_path / "old").write_text("precious")
+    for name in ("old", "new"):
+        with (
+            pytest.raises(FileExistsError, match="old was created") if name == "old" else contextlib.nullcontext(),
+            replacing(tmp_path / name, replace=False) as temporary,
+        ):
+            temporary.write_text("text")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"old": "precious", "new": "text"}
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "old").stat().st_mode
+    assert (tmp_path / "new").stat().st_nlink == 1
 
 
 def test_where_nothing_can_be_written(path: Path):

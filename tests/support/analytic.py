@@ -8,9 +8,9 @@ from torch import Tensor
 
 import ntkgp
 from ntkgp.linalg.svd.partial_svd import PartialSVD, SVDMethod
-from ntkgp.posterior.predictors import Predictors
 from ntkgp.posterior.trained.covariance import CovarianceEstimate, CovarianceParts
 from ntkgp.posterior.trained.plan import CovariancePlan, plan_covariance
+from ntkgp.posterior.trained.predictors import Predictors
 from ntkgp.problem.build import build_problem
 from ntkgp.problem.problem import Problem
 from ntkgp.problem.source import Source
@@ -36,7 +36,7 @@ class LinearPredictors(Predictors):
 
 def head_predictors(problem: Problem, svd: PartialSVD) -> LinearPredictors:
     """The predictors of the singular vectors, which need no training: θ*_i − θ0 = V_i s_i/(s_i² + 1), whitened."""
-    return LinearPredictors(problem.operators.tangent, svd.v * (svd.s / (svd.s.square() + 1)))
+    return LinearPredictors(problem.operators.finite, svd.v * (svd.s / (svd.s.square() + 1)))
 
 
 def analytic_predictors(problem: Problem, targets: Tensor) -> LinearPredictors:
@@ -44,7 +44,7 @@ def analytic_predictors(problem: Problem, targets: Tensor) -> LinearPredictors:
     matrix = problem.operators.gram()
     matrix.diagonal().add_(1.0)
     weights = problem.operators.whitened.rmatmat(torch.linalg.solve(matrix, targets))
-    return LinearPredictors(problem.operators.tangent, weights)
+    return LinearPredictors(problem.operators.finite, weights)
 
 
 @cache

@@ -53,12 +53,27 @@ def posterior(train: Tensor, query: Tensor, residual: Tensor, noise: Tensor | fl
         return Precise(torch.tensor(rounded, dtype=torch.float64), torch.tensor(covariance, dtype=torch.float64))
 
 
+def posterior_of_rows(train: list[list], query: list[list], residual: Tensor, noise: Tensor) -> tuple[list, list]:
+    """Mean and variances from Jacobians that are lists of many-digit numbers; rounded to float64 once, at the end."""
+    largest = max((abs(value) for row in train for value in row), default=mpmath.mpf(0))
+    span = mpmath.log10(max(largest**2 * len(train), mpmath.mpf("1e-300"))) - math.log10(float(noise.min()))
+    with mpmath.workdps(DIGITS + 2 * max(0, math.ceil(span))):
+        kernel, cross, prior = ([[mpmath.fdot(a, b) for b in right] for a in left]
+                                for left, right in ((train, train), (query, train), (query, query)))  # fmt: skip
+        mean, covariance = _solved(kernel, cross, prior, residual, noise)
+        return [float(value) for value in mean], [covariance[k][k] for k in range(len(query))]
+
+
 def _in_outputs(train: Tensor, query: Tensor, residual: Tensor, noise: Tensor) -> tuple[list, list]:
     """K(x′,x)(K + σ²)⁻¹."""
-    A = exact_product(train, train)
+    products = exact_product(train, train), exact_product(query, train), exact_product(query, query)
+    return _solved(*products, residual, noise)
+
+
+def _solved(A: list[list], cross: list[list], prior: list[list], residual: Tensor, noise: Tensor) -> tuple[list, list]:
+    """The same from the kernel matrices."""
     for k, value in enumerate(noise.tolist()):
         A[k][k] += mpmath.mpf(value)
-    cross, prior = exact_product(query, train), exact_product(query, query)
     factor = _cholesky(A)
     half = [_forward(factor, row) for row in cross]
     r = _forward(factor, [mpmath.mpf(v) for v in residual.tolist()])

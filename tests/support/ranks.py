@@ -26,10 +26,11 @@ TIMEOUT = 60.0  # of the groups under test
 GRACE = 2.0  # seconds that a rank waits for the answers of the others before it leaves
 TIGHT = ntkgp.CGLS(tol=1e-11, max_iterations=5000)
 METHODS = {
-    "rank": ntkgp.LowRank(rank=6, tail=3, solver=TIGHT, side="weights"),
-    "kernel": ntkgp.LowRank(rank=6, tail=3, solver=TIGHT, side="kernel"),
+    "rank": ntkgp.LowRank(rank=6, draws=3, solver=TIGHT, side="weights"),
+    "kernel": ntkgp.LowRank(rank=6, draws=3, solver=TIGHT, side="kernel"),
     "rtol": ntkgp.LowRank(rtol=0.05, solver=TIGHT, side="weights"),
-    "exact": ntkgp.Exact(),
+    "exact": ntkgp.Exact("kernel"),
+    "weights": ntkgp.Exact("weights"),
     "trained": ntkgp.TrainedNetworks(rank=3, tail=2),
     "gd": ntkgp.TrainedNetworks(rank=2, tail=1, trainer=ntkgp.AcceleratedGD(tol=1e-3)),
     "adam": ntkgp.TrainedNetworks(rank=2, tail=1, trainer=ntkgp.Adam(lr=1e-3, patience=10, max_steps=60)),

@@ -18,7 +18,7 @@ from tests.support.cases import by_name
 from tests.support.helpers import seeded
 from tests.support.ranks import CONTEXT, METHODS, serve
 
-RESUMABLE = ["rank", "kernel", "rtol", "gd", "adam"]  # of ranks.METHODS
+RESUMABLE = ["rank", "kernel", "rtol", "weights", "gd", "adam"]  # of ranks.METHODS
 
 
 def fitted(

@@ -1,5 +1,7 @@
 """Bad input: the right exception, a message that names the culprit and says what to do, and nothing changed."""
 
+import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import ntkgp
 from tests.support.unchanged import unchanged
@@ -62,6 +65,35 @@ class Counts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.get_buffer("calls").add_(1)
         return self.layer(x)
+
+
+class Holds(nn.Module):
+    """Holds something that cannot be copied."""
+
+    def __init__(self, thing: object):
+        super().__init__()
+        self.inner = nn.Sequential(net())
+        self.inner.thing = thing  # pyright: ignore[reportArgumentType]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+class Recomputes(nn.Module):
+    """Does not keep the output of its layer for the backward pass, but computes it again there."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.last = nn.Linear(2, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(checkpoint(lambda t: torch.tanh(self.layer(t)), x, use_reentrant=False))
+
+
+def scripted() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.trace(nn.Linear(2, 1), X)
 
 
 def mixed_dtypes() -> nn.Module:
@@ -151,10 +183,20 @@ CASES = [
     Bad("parameters of two dtypes", ValueError, ["must share one dtype", "float32", "float64"], module=mixed_dtypes),
     Bad("NaN weights", ValueError, ["'0.weight' holds NaN"], module=spoiled),
     Bad("complex weights", TypeError, ["must be real floating point"], module=lambda: nn.Linear(2, 1, dtype=torch.complex64)),
-    Bad("three axes out", ValueError, ["must return shape (N,) or (N, C)", "(4, 4, 1)"],
+    Bad("DataParallel", TypeError, ["the network itself, got DataParallel", "module.module"],
+        module=lambda: nn.DataParallel(net())),
+    Bad("TorchScript", TypeError, ["got TorchScript", "from which it was made"], module=scripted),
+    Bad("a lock", ValueError, ["copy.deepcopy", "'inner.thing'", "__deepcopy__"], module=lambda: Holds(threading.Lock())),
+    Bad("a generator", ValueError, ["copy.deepcopy", "'inner.thing'"], module=lambda: Holds(n for n in range(3))),
+    Bad("no outputs", ValueError, ["at least one output per point", "(6, 0)"], module=lambda: Returns(lambda out: out[:, :0]),
+        y=torch.zeros(6, 0)),
+    Bad("checkpointing", ValueError, ["must be differentiable", "torch.utils.checkpoint"], module=Recomputes),
+    Bad("the place in the batch", ValueError, ["depends on the other points"],
+        module=lambda: Returns(lambda out: out[:, :1] + torch.arange(len(out)).unsqueeze(1))),
+    Bad("three axes out", ValueError, ["must return shape (N,) or (N, C)", "(6, 4, 1)"],
         module=lambda: Returns(lambda out: out[..., None])),
     Bad("no axis out", ValueError, ["must return shape (N,) or (N, C)", "()"], module=lambda: Returns(torch.sum)),
-    Bad("outputs not per point", ValueError, ["must return shape", "(16,)"], module=lambda: Returns(torch.flatten)),
+    Bad("outputs not per point", ValueError, ["must return shape", "(24,)"], module=lambda: Returns(torch.flatten)),
     Bad("two tensors out", TypeError, ["must return one tensor", "tuple"], module=lambda: Returns(lambda o: (o, o))),
     Bad("integers out", TypeError, ["must return real floating point", "torch.int64"], module=lambda: Returns(Tensor.long)),
     Bad("infinity out", ValueError, ["module returns NaN or infinity"], module=exploding, y=torch.zeros(6, 4)),

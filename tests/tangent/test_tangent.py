@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 import ntkgp
 from ntkgp._system.check_module import prior_scales
 from ntkgp.tangent import jacobian as jacobian_module
+from ntkgp.tangent.jacobian import Jacobian
 from ntkgp.tangent.layout import ParameterLayout
 from ntkgp.tangent.network import PureNetwork
 from ntkgp.tangent.tangent import Tangent
@@ -54,8 +56,17 @@ def products(tangent: Tangent, case: Case, seed: int = 0) -> dict[str, Tensor]:
         "kernel": jacobian.gram(),
         "cross kernel": jacobian.cross(other),
         "diag": jacobian.diag(),
-        "normal matrix": jacobian.normal_matrix(weights(rows).to(dtype))[order.argsort()][:, order.argsort()],
+        "normal matrix": normal_matrix(jacobian, weights(rows).to(dtype))[order.argsort()][:, order.argsort()],
+        "entries": jacobian.dense()[:, order.argsort()],
     }
+
+
+def normal_matrix(jacobian: Jacobian, weights: Tensor, **options: Any) -> Tensor:
+    """JᵀWJ from its lower triangle, which is all that is formed."""
+    size = jacobian.shape[1]
+    found = torch.full((size, size), torch.nan, dtype=weights.dtype).triu(1).nan_to_num(nan=7.0)
+    jacobian.add_normal_matrix(found, weights, **options)
+    return found.tril() + found.tril(-1).T
 
 
 def weights(rows: int) -> Tensor:
@@ -73,7 +84,7 @@ def test_equals_the_oracle(case: Case, factored: bool):
     j, j2 = _truth(case.name)
     v, u = vectors(*j.shape)
     expected = {"J v": j @ v, "Jᵀ u": j.T @ u, "kernel": j @ j.T, "cross kernel": j @ j2.T, "diag": j.square().sum(dim=1),
-                "normal matrix": j.T * weights(len(j)) @ j}  # fmt: skip
+                "normal matrix": j.T * weights(len(j)) @ j, "entries": j}  # fmt: skip
     got = products(tangent_of(case, torch.float64, factored), case)
     assert {name: error(got[name], expected[name]) for name in expected if error(got[name], expected[name]) > 1e-12} == {}
 
@@ -97,11 +108,19 @@ def test_the_gram_matrix_in_pieces(monkeypatch: pytest.MonkeyPatch):
     j = _truth(case.name)[0][:, order_of(tangent)]
     monkeypatch.setattr(jacobian_module, "working_bytes", lambda device: 8 * 3 * j.shape[1] * case.outputs * 5)
     monkeypatch.setattr(jacobian_module, "GRAM_COLUMNS", 7)
-    found = tangent.at(case.x).normal_matrix(weights(len(j)), seen.append)
+    found = normal_matrix(tangent.at(case.x), weights(len(j)), done=seen.append)
     assert len(seen) > 1
     assert sum(seen) == len(case.x)
     assert error(found, j.T * weights(len(j)) @ j) <= 1e-12
-    assert torch.equal(found, found.T)
+    for skip in (0, 1, 7, len(case.x)):  # a sum that already has the first points
+        rest = j[skip * case.outputs :]
+        found = normal_matrix(tangent.at(case.x), weights(len(j)), skip=skip)
+        assert error(found + torch.eye(len(found)).double(), rest.T * weights(len(j))[skip * case.outputs :] @ rest
+                     + torch.eye(len(found)).double()) <= 1e-12  # fmt: skip
+    blocks = list(tangent.at(case.x).dense_blocks(j))
+    assert len(blocks) > 1
+    assert error(torch.cat([rows for _, rows in blocks]), j) <= 1e-12
+    assert [here.start for here, _ in blocks] == [0, *(here.stop for here, _ in blocks[:-1])]
 
 
 @every(NETWORKS)
@@ -225,7 +244,7 @@ def test_large_images_are_recorded_a_few_at_a_time(monkeypatch: pytest.MonkeyPat
     x = torch.randn(9, 1, 20, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     tangent, sizes = Tangent(PureNetwork(module), x, 1), []
     record = tangent.chunk
-    monkeypatch.setattr(tangent, "chunk", lambda x: sizes.append(len(x)) or record(x))
+    monkeypatch.setattr(tangent, "chunk", lambda x, *check: sizes.append(len(x)) or record(x, *check))
     monkeypatch.setattr("ntkgp.tangent.tangent.working_bytes", lambda device: 500_000)
     j = oracle.jacobian(module, x)[:, order_of(tangent)]
     assert error(tangent.at(x).gram(), j @ j.T) <= 1e-12

@@ -281,3 +281,16 @@ def test_targets_whose_squares_overflow():
     module, x, y = draw(0, points=10)
     with pytest.raises(ValueError, match=r"overflow in torch\.float64; rescale y"):
         ntkgp.tune(module, x, y * 1e300, steps=5)
+
+
+def test_parts_in_another_mode_stay_in_it():
+    """A frozen part in evaluation mode, in a network in training mode; and the copy is tuned as the user's network computes."""
+    frozen = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4)).eval()
+    net = nn.Sequential(frozen, nn.SiLU(), nn.Linear(4, 1))
+    modes = [part.training for part in net.modules()]
+    x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
+    tuned = ntkgp.tune(net, x, x[:, 0], starts=1, steps=2)
+    assert [part.training for part in net.modules()] == modes
+    assert [part.training for part in tuned.module.get_submodule("network").modules()] == modes
+    warm = ntkgp.warm_up([net, copy.deepcopy(net)], x, x[:, 0], steps=[1], generator=torch.Generator().manual_seed(0))
+    assert [part.training for part in warm.module.get_submodule("networks.0").modules()] == modes

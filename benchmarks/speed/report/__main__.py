@@ -10,7 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.page import DOCS
-from benchmarks.speed.report import cnn, growth, kernel, lowrank_accuracy, million, million_rows_cli, rivals, trainers
+from benchmarks.speed.report import (
+    cnn,
+    growth,
+    kernel,
+    large_tables,
+    lowrank_accuracy,
+    million,
+    million_rows_cli,
+    rivals,
+    sizes,
+    trainers,
+)
 from benchmarks.store import RESULTS, Record, load
 
 HEADER = """# Performance
@@ -24,6 +35,9 @@ SECTIONS: dict[str, Callable[[Record], str]] = {
     "kernel": kernel.section,
     "lowrank_accuracy-cpu": lowrank_accuracy.section,
     "lowrank_accuracy-cuda": lowrank_accuracy.section,
+    "sizes": sizes.section,
+    "sizes-cuda": sizes.section,
+    "large_tables": large_tables.section,
     "growth-cpu": growth.section,
     "growth-cuda": growth.section,
     "million-cuda": million.section,

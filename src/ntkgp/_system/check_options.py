@@ -1,7 +1,8 @@
 """Checks of single options: counts, positive numbers, ranks, generators."""
 
 import math
-from numbers import Real
+from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +15,9 @@ def check_generator(generator: torch.Generator | None) -> None:
         raise TypeError(f"generator must be a torch.Generator or None, got {kind}; use torch.Generator().manual_seed(seed)")
 
 
-def check_count(value: int, name: str, least: int) -> None:
-    """Check that this is a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int):
+def check_count(value: Any, name: str, least: int) -> None:
+    """Check that this is a whole number of any kind, NumPy's too, of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be a whole number, got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")

@@ -21,6 +21,17 @@ class GroupError(RuntimeError):
     """
 
 
+class ReentryError(Exception):
+    """A posterior was called inside a call of its own network; not a RuntimeError, so that no fallback hides it.
+
+    Example:
+        >>> raise ReentryError("set a flag in the signal handler")
+        Traceback (most recent call last):
+        ...
+        ntkgp._system.errors.ReentryError: set a flag in the signal handler
+    """
+
+
 class CheckpointWarning(UserWarning):
     """A checkpoint could not be written; the previous one is intact, and the fit continues.
 

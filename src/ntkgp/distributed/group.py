@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.distributed as dist
@@ -167,34 +167,33 @@ class Group:
         text = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8)
         return [json.loads(bytes(part.tolist())) for part in self.gather(text)]
 
+    @overload
+    def copied(self, values: Tensor, device: torch.device | None = None) -> Tensor: ...
+    @overload
+    def copied(self, values: Tensor | None, device: torch.device | None = None) -> Tensor | None: ...
     def copied(self, values: Tensor | None, device: torch.device | None = None) -> Tensor | None:
-        """Copy rank 0's tensor (or None) to `device` on all ranks."""
-        known = self.facts(None if values is None or not self.first else [list(values.shape), str(values.dtype)])[0]
+        """Copy rank 0's tensor (or None) to `device` on all ranks; if rank 0 passes None, all ranks must."""
+        mine = values if self.first else None
+        known = self.facts(None if mine is None else [list(mine.shape), str(mine.dtype)])[0]
         if known is None:
             return None
         shape, dtype = known
-        if self.first:
-            assert values is not None
-            wire = values.detach().contiguous().cpu()
-        else:
+        if mine is None:
             wire = torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
+        else:
+            wire = mine.detach().contiguous().cpu()
         self.traffic.broadcast += wire.numel() * wire.element_size()
         if wire.numel():
             with self._lost_ranks():
                 dist.broadcast(wire, self._ranks[0], group=self._control)
-        if self.first and values is not None:
-            return values
-        return wire.to(torch.device("cpu") if device is None else device)
+        return wire.to(torch.device("cpu") if device is None else device) if mine is None else mine
 
     def shared(self, generator: torch.Generator | None) -> torch.Generator:
         """Set the generator to rank 0's state; for None, return a new one seeded from rank 0's global generator."""
         if generator is None:
-            seed = torch.randint(2**62, (1,)) if self.first else None
-            sent = self.copied(seed)
-            assert sent is not None
-            return torch.Generator().manual_seed(int(sent))
+            seed = torch.randint(2**62, (1,)) if self.first else torch.empty(1, dtype=torch.int64)
+            return torch.Generator().manual_seed(int(self.copied(seed)))
         state = self.copied(generator.get_state())
-        assert state is not None
         if len(state) != len(generator.get_state()):
             raise ValueError(
                 f"all ranks must use the same type of generator, got one on {generator.device} on rank {self.rank}; "

@@ -55,11 +55,17 @@ class ShardedJacobian(JacobianRows):
             )
         return out
 
-    def normal_matrix(self, weights: Float[Tensor, "nC"], done: Callable[[int], object] | None = None) -> Float[Tensor, "P P"]:
-        """Jᵀ diag(weights) J as a matrix. Traffic: P² numbers, once."""
-        if self._local is None:
-            return self._group.sum(weights.new_zeros(self.shape[1], self.shape[1]))
-        return self._group.sum(self._local.normal_matrix(weights, done))
+    def add_normal_matrix(
+        self,
+        out: Float[Tensor, "P P"],
+        weights: Float[Tensor, "nC"],
+        skip: int = 0,
+        done: Callable[[int], object] | None = None,
+    ) -> None:
+        """Add Jᵀ diag(weights) J of the rank-local points to `out`, then sum over the ranks. Traffic: P² numbers."""
+        if self._local is not None:
+            self._local.add_normal_matrix(out, weights, skip, done)
+        self._group.sum(out)
 
     def diag(self) -> Float[Tensor, "nC"]:
         """The diagonal of J Jᵀ, the rank-local part."""

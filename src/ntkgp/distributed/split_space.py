@@ -16,15 +16,19 @@ class Split(Space):
     """Vectors split by rows over the ranks: inner products are sums over the ranks."""
 
     group: Group
-    length: int
+    size: int  # P
 
     spread = True
 
     @property
     def rows(self) -> slice:
         """The rows of this rank."""
-        each = -(-self.length // self.group.size)
-        return slice(min(each * self.group.rank, self.length), min(each * (self.group.rank + 1), self.length))
+        each = -(-self.size // self.group.size)
+        return slice(min(each * self.group.rank, self.size), min(each * (self.group.rank + 1), self.size))
+
+    def length(self, a: Tensor) -> int:
+        """P."""
+        return self.size
 
     def gram(self, a: Tensor, b: Tensor) -> Tensor:
         """aᵀ b."""
@@ -53,7 +57,7 @@ class Split(Space):
 
     def blocks(self, v: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Yield complete columns, a few at a time. Traffic: P numbers per column; memory four working sets, or four columns."""
-        columns = max(1, working_bytes(v.device) // max(1, self.length * v.element_size()))
+        columns = max(1, working_bytes(v.device) // max(1, self.size * v.element_size()))
         for start in range(0, v.shape[1], columns):
             these = slice(start, min(start + columns, v.shape[1]))
             yield these, torch.cat(self.group.gather(v[:, these].contiguous()))

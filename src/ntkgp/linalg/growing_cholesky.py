@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkgp._system.growth import Room, roomier
-from ntkgp.linalg.cholesky import factorise
+from ntkgp.linalg.cholesky import BLOCK, Cholesky
 
 # Merge appended rows into the base when there are more than MIN_MERGE of them, and more than 1/MERGE_FRACTION of the base.
 MIN_MERGE, MERGE_FRACTION = 128, 4
@@ -23,13 +23,13 @@ class GrowingCholesky:
     Example:
         >>> import torch
         >>> a = torch.tensor([[4.0, 2.0], [2.0, 10.0]])
-        >>> grown = GrowingCholesky.of(a[:1, :1]).extended(a[1:, :1], a[1:, 1:])
+        >>> grown = GrowingCholesky.of(Cholesky.of(a[:1, :1].clone())).extended(a[1:, :1], a[1:, 1:])
         >>> grown.dense()
         tensor([[2., 0.],
                 [1., 3.]])
     """
 
-    base: Float[Tensor, "n n"]
+    base: Float[Tensor, "n n"]  # only the lower triangle is valid
     left: Float[Tensor, "room n"]  # buffer; the first `count` rows are in use
     corner: Float[Tensor, "room room"]
     largest: float  # the largest entry of I + B; it is on the diagonal
@@ -38,10 +38,9 @@ class GrowingCholesky:
     room: Room = field(default_factory=lambda: Room(0))
 
     @classmethod
-    def of(cls, matrix: Float[Tensor, "n n"]) -> "GrowingCholesky":
-        """Factorise a positive definite matrix; warns if it adds jitter. Cost: n³/3 operations."""
-        base, jitter = factorise(matrix)
-        return cls.whole(base, float(matrix.diagonal().max()), jitter)
+    def of(cls, found: Cholesky) -> "GrowingCholesky":
+        """Start from a factorised matrix, and share its memory."""
+        return cls.whole(found.square, float(found.diagonal.max()), found.jitter)
 
     @classmethod
     def whole(cls, base: Float[Tensor, "n n"], largest: float, jitter: float) -> "GrowingCholesky":
@@ -71,8 +70,19 @@ class GrowingCholesky:
         return torch.cat([self.base.diagonal(), self.rows[1].diagonal()])
 
     def dense(self) -> Float[Tensor, "m m"]:
-        """L as one matrix; a copy if there are appended rows."""
-        return self.base if self.count == 0 else _assembled(self.base, *self.rows)
+        """A copy of L as one matrix."""
+        return self.base.tril() if self.count == 0 else _assembled(self.base, *self.rows)
+
+    @property
+    def inverse_diagonal(self) -> Float[Tensor, "m"]:
+        """The diagonal of (L Lᵀ)⁻¹: the squared norms of the columns of L⁻¹. Cost: m³ operations; memory BLOCK columns."""
+        unit = torch.zeros(len(self), BLOCK, dtype=self.base.dtype, device=self.base.device)
+        norms = []
+        for start in range(0, len(self), BLOCK):
+            columns = unit[:, : min(BLOCK, len(self) - start)].zero_()
+            columns[start : start + BLOCK].fill_diagonal_(1)
+            norms.append(self.half_solve(columns).square().sum(dim=0))
+        return torch.cat(norms)
 
     def half_solve(self, b: Float[Tensor, "m S"]) -> Float[Tensor, "m S"]:
         """L⁻¹ b, differentiable in b. Cost: m²·S operations."""
@@ -125,5 +135,5 @@ def _assembled(base: Tensor, left: Tensor, corner: Tensor) -> Tensor:
     """[[base, 0], [left, corner]] as one matrix."""
     n, k = len(base), len(corner)
     whole = base.new_zeros(n + k, n + k)
-    whole[:n, :n], whole[n:, :n], whole[n:, n:] = base, left, corner.tril()
+    whole[:n, :n], whole[n:, :n], whole[n:, n:] = base.tril(), left, corner.tril()
     return whole

@@ -5,11 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from ntkgp.linalg.head import Head, Product
+from ntkgp.linalg.bracket import ROUNDINGS
+from ntkgp.linalg.head import PROBES, Head, Product
 from ntkgp.linalg.operator import Operator
 from ntkgp.linalg.space import WHOLE
-
-IMAGE_RTOL = 1e-9  # allowed ‖image − G V‖, relative to the image: well above the rounding of thousands of updates
 
 
 def with_more_rows(head: Head, rows: Operator, product: Product, trace: float, rank: int) -> Head:
@@ -40,7 +39,7 @@ def with_more_rows(head: Head, rows: Operator, product: Product, trace: float, r
     basis = torch.cat([v, new], dim=1)
     image = torch.cat([head.image + rows.rmatmat(rows.matmat(v)), product(new)], dim=1)
     if columns < count:
-        return Head.of(product, basis, image, trace, rank)
+        return Head.of(product, basis, image, trace, rank, unit=head.unit)
     projected = basis.T @ image
     values, rotation = torch.linalg.eigh((projected + projected.T) / 2)
     values, rotation = values.flip(0).clamp_min(0), rotation.flip(1)
@@ -48,10 +47,10 @@ def with_more_rows(head: Head, rows: Operator, product: Product, trace: float, r
     v, image, dropped_image = basis @ retained, image @ retained, image @ dropped
     leak = image - v * values[: retained.shape[1]]
     slip = dropped_image - basis @ (basis.T @ dropped_image)  # the part of that image outside the subspace
-    rounding = 10 * torch.finfo(v.dtype).eps * trace
+    rounding = ROUNDINGS * head.unit * trace
     bound = _block_norm(float(values[retained.shape[1]]) if dropped.shape[1] else 0.0, head.tail, _norm(slip))
     tail = min(bound + rounding, max(0.0, trace - float(values[: retained.shape[1]].sum())) + rounding)
-    return Head(v, image, values[: retained.shape[1]], _norm(leak), tail)
+    return Head(v, image, values[: retained.shape[1]], _norm(leak), tail, rounding, head.unit)
 
 
 def refined(head: Head, product: Product, trace: float) -> Head:
@@ -62,14 +61,19 @@ def refined(head: Head, product: Product, trace: float) -> Head:
     v = torch.linalg.qr(head.v).Q
     image = product(v)
     new = WHOLE.beside(v, image)[:, : len(v) - head.rank]
-    return Head.of(product, torch.cat([v, new], dim=1), torch.cat([image, product(new)], dim=1), trace, head.rank)
+    return Head.of(
+        product, torch.cat([v, new], dim=1), torch.cat([image, product(new)], dim=1), trace, head.rank, unit=head.unit
+    )
 
 
 def agrees(head: Head, product: Product) -> bool:
-    """Check on a random combination of columns whether the image is still G V. Cost: a product with one column."""
-    mix = torch.randn(head.rank, 1, generator=torch.Generator().manual_seed(1), dtype=head.v.dtype).to(head.v.device)
-    image = head.image @ mix
-    return float((product(head.v @ mix) - image).norm()) <= IMAGE_RTOL * float(image.norm())
+    """Check whether the image is still G V up to the rounding that the bracket allows for; updates add rounding to it.
+
+    Each random combination of columns is off by ‖image − G V‖ in the mean. Cost: a product with PROBES columns.
+    """
+    mix = torch.randn(head.rank, PROBES, generator=torch.Generator().manual_seed(1), dtype=head.v.dtype).to(head.v.device)
+    off = torch.linalg.vector_norm(product(head.v @ mix) - head.image @ mix, dim=0)
+    return bool(off.max() <= head.rounding / 2)
 
 
 def _norm(matrix: Tensor) -> float:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ntkgp._system.check_options import check_generator
+
 DRAWN_ROWS = 65536  # rows of random numbers per draw
 
 
@@ -36,6 +38,10 @@ class Space(ABC):
     @abstractmethod
     def agreed(self, decision: bool) -> bool:
         """Make one decision for all processes: they must not differ because of rounding."""
+
+    def length(self, a: Tensor) -> int:
+        """P: the length of the complete columns."""
+        return len(a)
 
     def norms(self, a: Tensor) -> Tensor:
         """The norm of each column."""
@@ -96,6 +102,7 @@ def normal_rows(
     The matrix does not depend on `rows`: all rows are drawn, block by block, so the generator always ends in the same state.
     The generator may be on the CPU.
     """
+    check_generator(generator)
     place = device if generator is None else generator.device
     parts = [torch.empty(0, columns, dtype=dtype, device=device)]
     for start in range(0, length, DRAWN_ROWS):

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from ntkgp._system.check_options import check_count
-from ntkgp.networks.layers import InputScales, NTKLinear, Sine
+from ntkgp.networks.activations import Sine
+from ntkgp.networks.layers import InputScales, NTKLinear
 from ntkgp.networks.sums import SumOfNetworks
 
 LAYERS_WITHOUT_OPTIONS = {"SiLU": nn.SiLU, "Sine": Sine}

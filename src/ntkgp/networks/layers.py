@@ -1,4 +1,4 @@
-"""Layers: linear in the NTK parametrisation, trigonometric inputs, input scales, sine."""
+"""Layers: linear in the NTK parametrisation, trigonometric inputs, input scales."""
 
 import math
 
@@ -109,20 +109,6 @@ class TrigonometricInputs(nn.Module):
         """[sin t, cos t] with t = π (x − low) / (high − low)."""
         t = (x - self.low) / (self.high - self.low) * math.pi
         return torch.cat([torch.sin(t), torch.cos(t)], dim=-1)
-
-
-class Sine(nn.Module):
-    """sin x, the activation of networks with a local kernel: their first layer draws random frequencies.
-
-    Example:
-        >>> import torch
-        >>> Sine()(torch.zeros(2))
-        tensor([0., 0.])
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The sine of x."""
-        return torch.sin(x)
 
 
 class InputScales(nn.Module):

@@ -1,4 +1,4 @@
-"""Sums of networks. The kernel of the sum is the sum of the kernels."""
+"""Sums: of networks, whose kernels add, and of a block and its input."""
 
 from torch import Tensor, nn
 
@@ -29,3 +29,21 @@ class SumOfNetworks(nn.Module):
         for network in self.networks[1:]:
             total = total + network(x)
         return total
+
+
+class Residual(nn.Module):
+    """x + block(x). In an infinite network the block ends in ``InfiniteLinear(math.inf, math.inf)``.
+
+    Example:
+        >>> import torch
+        >>> Residual(torch.nn.ReLU())(torch.tensor([-1.0, 2.0]))
+        tensor([-1.,  4.])
+    """
+
+    def __init__(self, block: nn.Module):
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The sum of x and what the block makes of it."""
+        return x + self.block(x)

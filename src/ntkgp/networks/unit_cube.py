@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from ntkgp.networks.layers import InputScales, Sine, TrigonometricInputs
+from ntkgp.networks.activations import Sine
+from ntkgp.networks.layers import InputScales, TrigonometricInputs
 from ntkgp.networks.mlp import mlp
 from ntkgp.networks.sums import SumOfNetworks
 

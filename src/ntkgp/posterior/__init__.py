@@ -7,7 +7,7 @@ searches for them.
 
 from ntkgp.posterior.interface import Posterior
 from ntkgp.posterior.samples import FunctionSample
-from ntkgp.posterior.trained.covariance import PaperCovariance, TightCovariance
+from ntkgp.posterior.trained.covariance import DrawnCovariance, PaperCovariance, TightCovariance
 from ntkgp.posterior.trained.own_loop import TrainingPlan
 
-__all__ = ["FunctionSample", "PaperCovariance", "Posterior", "TightCovariance", "TrainingPlan"]
+__all__ = ["DrawnCovariance", "FunctionSample", "PaperCovariance", "Posterior", "TightCovariance", "TrainingPlan"]

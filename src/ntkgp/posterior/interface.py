@@ -1,14 +1,16 @@
 """The interface of a posterior. This base class only declares; exact, lowrank and trained hold the three final classes."""
 
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ntkgp._system.settings import in_own_settings
 from ntkgp._system.types import MeanFunction
+from ntkgp.posterior.copies import Copyable
 from ntkgp.posterior.prediction import Prediction
 from ntkgp.posterior.samples import FunctionSample
 from ntkgp.problem.problem import Problem
@@ -16,9 +18,18 @@ from ntkgp.problem.source import UserData
 from ntkgp.storage.file import write
 from ntkgp.storage.state import State
 
+# The public verbs of all kinds of posterior, and whether they need gradients of the network to train it.
+VERBS: dict[str, bool] = {
+    "mean": False, "predict": False, "covariance": False, "sample": False, "joint": False, "leave_one_out": False,
+    "raw_covariance": False, "sharpen": False, "more_draws": False, "update": True, "sample_networks": True,
+}  # fmt: skip
 
-class Posterior(ABC):
+
+class Posterior(Copyable):
     """The Gaussian-process posterior of a network: fitted once, queried many times, never changed.
+
+    It can be copied, and pickled if the module and the prior mean can; a pickle holds what :meth:`save` writes, and these two.
+    Use :meth:`save` for what should last: pickles depend on the version.
 
     Example:
         >>> import torch, ntkgp
@@ -31,6 +42,59 @@ class Posterior(ABC):
 
     kind: ClassVar[str]  # name of the class in files
     problem: Problem  # network, points, residuals and noise
+    why: str  # the reason for the method
+
+    def __init_subclass__(cls) -> None:
+        """Make every public verb independent of the caller's autocast and inference mode."""
+        for name in VERBS.keys() & vars(cls).keys():
+            setattr(cls, name, in_own_settings(VERBS[name])(vars(cls)[name]))
+
+    @property
+    @abstractmethod
+    def method_name(self) -> str:
+        """The method and its size, in words."""
+
+    @property
+    @abstractmethod
+    def std_error(self) -> float | None:
+        """The expected relative error of the epistemic std: 0 if it is exact; None if no error is known beside the bracket."""
+
+    @property
+    def choice(self) -> str:
+        """What was chosen, how accurate it is, and why it was chosen.
+
+        Example:
+            >>> import torch, ntkgp
+            >>> net = ntkgp.mlp(1, width=16, generator=torch.Generator().manual_seed(0))
+            >>> x = torch.linspace(-1, 1, 6).unsqueeze(1)
+            >>> print(ntkgp.fit(net, x, x[:, 0].sin(), noise_var=0.1, method=ntkgp.LowRank(rank=4, draws=200)).choice)
+            low rank (4 directions, 200 draws); std within 5 %; you chose it
+        """
+        error = self.std_error
+        words = "std within the bracket" if error is None else "std exact" if error == 0 else f"std within {100 * error:.2g} %"
+        return "; ".join(filter(None, [self.method_name, words, self.why]))
+
+    def __repr__(self) -> str:
+        data = self.problem.data
+        operators = self.problem.operators
+        network = f"{operators.parameters:,} parameters" if operators.has_weights else "infinite width"
+        size = f"{data.points:,} points, {network}"
+        return f"<{type(self).__name__}: {size}; {self.choice}>"
+
+    @property
+    def by_autodiff(self) -> dict[str, str]:
+        """The parameters that autodiff differentiates because no layer rule does so correctly, each with the reason.
+
+        Answers are equally accurate; they take longer. The rules are checked at every training point and every query, so a
+        query can add a parameter.
+
+        Example:
+            >>> import torch, ntkgp
+            >>> net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.PReLU(), torch.nn.Linear(4, 1))
+            >>> ntkgp.fit(net, torch.zeros(3, 2), torch.zeros(3), noise_var=0.1).by_autodiff
+            {'1.weight': 'there is no rule for its layer'}
+        """
+        return self.problem.operators.tangent.by_autodiff
 
     @abstractmethod
     def mean(self, x: Tensor) -> Tensor:
@@ -47,6 +111,39 @@ class Posterior(ABC):
         Args:
             x: query points, (M, ...).
             noise_var: noise variance at x for ``total_std``; if None, the training noise, provided all points share it.
+        """
+
+    @abstractmethod
+    def sharpen(
+        self,
+        x: Tensor,
+        *,
+        rtol: float = 0.01,
+        noise_var: float | Tensor | None = None,
+        max_iterations: int = 1000,
+        progress: bool = False,
+    ) -> Prediction:
+        """Certify the variance at a few points: the prediction with ``(upper − lower)/upper ≤ rtol`` and confidence 1.
+
+        For the points that matter: an exact posterior has this answer at once, the others solve a linear system per point and
+        output, together, by block conjugate gradients. If the bracket is still wider when the iterations end, a warning says
+        how wide. All ranks of a group must call it with the same points.
+
+        Args:
+            x: query points, (M, ...), a few.
+            rtol: the relative width of the bracket of each variance.
+            noise_var: as in :meth:`predict`.
+            max_iterations: stop after so many steps.
+            progress: show a progress bar.
+
+        Example:
+            >>> import torch, ntkgp
+            >>> net = ntkgp.mlp(1, width=16, generator=torch.Generator().manual_seed(0))
+            >>> x = torch.linspace(-1, 1, 50).unsqueeze(1)
+            >>> posterior = ntkgp.fit(net, x, x[:, 0].sin(), noise_var=0.1, method=ntkgp.LowRank(rank=2, draws=4))
+            >>> p = posterior.sharpen(torch.tensor([[0.5], [2.0]]), rtol=0.001)
+            >>> bool((p.lower >= 0.999 * p.upper).all()), p.confidence
+            (True, 1.0)
         """
 
     @abstractmethod
@@ -109,11 +206,12 @@ class Posterior(ABC):
         """
         write(path, self.kind, self.state())
 
-    @abstractmethod
-    def state(self) -> State:
-        """Return all data of the posterior except the network."""
-
     @classmethod
     @abstractmethod
     def from_state(cls, state: State, module: nn.Module, prior_mean: MeanFunction | None) -> "Posterior":
         """Rebuild the posterior; pass `prior_mean` again if it was a function."""
+
+
+def why_of(state: State) -> str:
+    """The reason for the method; files of the version before have none."""
+    return "" if state.older else state.fact("why", str)

@@ -4,6 +4,7 @@ import os
 
 from torch import nn
 
+from ntkgp._system.settings import in_own_settings
 from ntkgp._system.types import MeanFunction
 from ntkgp.posterior.exact.posterior import ExactPosterior
 from ntkgp.posterior.interface import Posterior
@@ -14,6 +15,7 @@ from ntkgp.storage.file import read
 KINDS: dict[str, type[Posterior]] = {kind.kind: kind for kind in (ExactPosterior, LowRankPosterior, TrainedPosterior)}
 
 
+@in_own_settings()
 def load(path: str | os.PathLike[str], module: nn.Module, *, prior_mean: MeanFunction | None = None) -> Posterior:
     """Load the posterior that ``posterior.save(path)`` wrote, ready for queries.
 

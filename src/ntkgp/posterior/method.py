@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -20,6 +20,7 @@ class Run:
     progress: bool = False
     checkpoint: Checkpoint | None = None
     group: Group | None = None
+    why: str = "you chose it"  # the reason for the method
 
     @property
     def shows_progress(self) -> bool:
@@ -32,13 +33,19 @@ class Method(ABC):
 
     Attributes:
         dtype: dtype of the Jacobian; None for the module's dtype.
-        takes_shards: whether the rows may be distributed over ranks or come as batches; if not, ``fit`` gathers all rows.
-        resumes: whether ``fit`` can resume this method from a checkpoint.
     """
 
     dtype: Any  # torch.dtype | None; a field of some methods, a constant of others
-    takes_shards: ClassVar[bool] = False
-    resumes: ClassVar[bool] = True
+
+    @property
+    def takes_shards(self) -> bool:
+        """Whether the rows may be distributed over ranks or come as batches; if not, ``fit`` gathers all rows."""
+        return False
+
+    @property
+    def resumes(self) -> bool:
+        """Whether ``fit`` can resume this method from a checkpoint."""
+        return True
 
     def most_rows(self, device: torch.device) -> int | None:
         """Return how many rows N·C a group may gather on each rank; None for any number."""
@@ -49,12 +56,19 @@ class Method(ABC):
         """Compute the posterior of a problem."""
 
 
-def check_method(method: Any, checkpoint: Checkpoint | None) -> Method:
-    """Return the method; raise if it is not one, or if it cannot use the checkpoint."""
+def check_method(method: Any) -> Method:
+    """Return the method; raise if it is not one."""
     if not isinstance(method, Method):
         raise TypeError(
             f"method must be Exact(...), LowRank(...) or TrainedNetworks(...), got {method!r}; did you forget the parentheses?"
         )
-    if checkpoint is not None and not method.resumes:
-        raise ValueError("checkpoint is for LowRank and TrainedNetworks: Exact() cannot resume; leave checkpoint out")
     return method
+
+
+def check_resumes(method: Method, checkpoint: Checkpoint | None) -> None:
+    """Raise if the method cannot use the checkpoint."""
+    if checkpoint is not None and not method.resumes:
+        raise ValueError(
+            "checkpoint is for LowRank, TrainedNetworks and Exact(side='weights'): the kernel matrix cannot be resumed; leave "
+            "checkpoint out"
+        )

@@ -11,13 +11,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkgp._system.check_options import check_rank
+from ntkgp._system.settings import in_own_settings
 from ntkgp._system.types import MeanFunction
 from ntkgp.linalg.svd.dense import DenseSVD
 from ntkgp.linalg.svd.lanczos import Lanczos
 from ntkgp.linalg.svd.partial_svd import PartialSVD, SVDMethod
-from ntkgp.posterior.predictors import Predictors
 from ntkgp.posterior.trained.covariance import CovarianceEstimate, TightCovariance
 from ntkgp.posterior.trained.plan import CovariancePlan, plan_covariance
+from ntkgp.posterior.trained.predictors import Predictors
 from ntkgp.posterior.trained.training.accelerated import AcceleratedGD
 from ntkgp.posterior.trained.training.networks import TrainingJob
 from ntkgp.posterior.trained.training.trainer import Trainer
@@ -34,6 +35,7 @@ class TrainedMean:
     predictors: Predictors
 
 
+@in_own_settings(gradients=True)
 def train_posterior_mean(
     module: nn.Module,
     x: Tensor,
@@ -67,6 +69,7 @@ def train_posterior_mean(
     return TrainedMean(problem, job.train(progress))
 
 
+@in_own_settings()
 def query_posterior_mean(trained: TrainedMean, x: Tensor) -> Tensor:
     """Algorithm 1, Query-Posterior-Mean: m(x′_j) + f(x′_j; θ*) − f(x′_j; θ0) for every j, in the shape of y.
 
@@ -85,6 +88,7 @@ def query_posterior_mean(trained: TrainedMean, x: Tensor) -> Tensor:
     return answers.shaped(answers.mean_at(x) + trained.predictors(x).squeeze(1))
 
 
+@in_own_settings(gradients=True)
 def partial_svd(
     module: nn.Module,
     x: Tensor,
@@ -118,6 +122,7 @@ class TrainedCovariance:
     predictors: Predictors
 
 
+@in_own_settings(gradients=True)
 def train_posterior_covariance(
     module: nn.Module,
     x: Tensor,
@@ -153,6 +158,7 @@ def train_posterior_covariance(
     return TrainedCovariance(plan, job.train(progress))
 
 
+@in_own_settings()
 def query_posterior_covariance(trained: TrainedCovariance, x: Tensor) -> Float[Tensor, "MC MC"]:
     """Algorithm 2, Query-Posterior-Covariance: J(x′)J(x′)ᵀ − P W Pᵀ − P′P′ᵀ/T, not clipped.
 

@@ -1,7 +1,8 @@
 """The prediction of a posterior at some points."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
@@ -15,10 +16,12 @@ class Prediction:
     Attributes:
         mean: posterior mean.
         variance: epistemic variance, the uncertainty about the function; it shrinks with more data.
-        lower: certified lower bound on the exact variance.
-        upper: certified upper bound on the exact variance.
+        lower: lower bound on the exact variance.
+        upper: upper bound on the exact variance.
         noise_var: variance of the observation noise at these points; None if the training noise differed from point to
             point and none was passed to ``predict``.
+        confidence: the probability with which the bracket [lower, upper] of each single variance holds. 1.0: it is certified,
+            and holds for every point. Less: it rests on random draws, and holds at each point with this probability.
 
     Example:
         >>> import torch
@@ -36,6 +39,18 @@ class Prediction:
     lower: Float[Tensor, "*shape"]
     upper: Float[Tensor, "*shape"]
     noise_var: Float[Tensor, "*shape"] | None
+    confidence: float = field(default=1.0, kw_only=True)
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> "Prediction":
+        """The prediction with every tensor changed: cast, moved or indexed.
+
+        Example:
+            >>> import torch
+            >>> Prediction(*torch.ones(5, 2)).mapped(torch.Tensor.double).variance.dtype
+            torch.float64
+        """
+        parts = {name: part if part is None else change(part) for name, part in vars(self).items() if name != "confidence"}
+        return replace(self, **parts)
 
     @property
     def std(self) -> Tensor:

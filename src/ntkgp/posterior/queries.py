@@ -20,8 +20,9 @@ def predict_chunks(
     evaluate: Callable[[Tensor], tuple[Flat, Flat, Flat, Flat]],
     noise_var: float | Tensor | None,
     points: int = POINTS_PER_CHUNK,
+    confidence: float = 1.0,
 ) -> Prediction:
-    """Predict at x in chunks; `evaluate` returns mean, variance, lower and upper bound of one chunk.
+    """Predict at x in chunks; `evaluate` returns mean, variance, lower and upper bound (at this confidence) of one chunk.
 
     If memory runs out, the chunk is halved. Vectors that are split over ranks are gathered once for all points, because
     every rank must call the collective operations equally often.
@@ -33,9 +34,29 @@ def predict_chunks(
         parts = [found for part in x.split(points)
                  for found in by_halves(lambda some, part=part: evaluate(part[some]), len(part))]  # fmt: skip
     shaped = problem.answers.shaped
-    mean, variance, lower, upper = (shaped(torch.cat(column)) for column in zip(*parts, strict=True))
+    mean, *columns = (torch.cat(column) for column in zip(*parts, strict=True))
     noise = problem.data.noise_at(x, noise_var)
-    return Prediction(mean, variance, lower, upper, None if noise is None else shaped(noise))
+    return Prediction(
+        shaped(mean), **bracketed(problem, *columns), noise_var=None if noise is None else shaped(noise), confidence=confidence
+    )
+
+
+def bracketed(problem: Problem, variance: Flat, lower: Flat, upper: Flat) -> dict[str, Tensor]:
+    """Give a variance and its bracket the shape and dtype of y; the bracket is rounded outwards."""
+    shaped = problem.answers.shaped
+    bounds = shaped(lower), shaped(upper)
+    if bool((lower < upper).any()):  # otherwise there is one exact variance, without a bracket
+        bounds = _outwards(bounds[0], lower, -torch.inf), _outwards(bounds[1], upper, torch.inf)
+    return {"variance": shaped(variance), "lower": bounds[0], "upper": bounds[1]}
+
+
+def _outwards(bound: Tensor, exact: Flat, away: float) -> Tensor:
+    """Move a bound that was rounded to the dtype of y towards the inside one number towards `away`, but not below zero."""
+    if bound.dtype == exact.dtype:
+        return bound
+    inside = (bound.to(exact.dtype) - exact.view_as(bound)) * away < 0
+    moved = torch.nextafter(bound.detach(), torch.full_like(bound, away)).clamp_min(0)
+    return torch.where(inside, bound + (moved - bound.detach()), bound)
 
 
 def mean_chunks(problem: Problem, x: Tensor, evaluate: Callable[[Tensor], Flat]) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkgp._system.check_data import check_inputs, check_pair, check_targets
+from ntkgp.storage.digest import digest
 
 SAME_BATCHES = (
     "every pass must give the same batches in the same order: no shuffle=True, no random transforms, no source that runs out"
@@ -39,8 +40,8 @@ class Batches:
         count = 0
         for x, y in self._one_pass():
             if count == len(self._seen) and not self._complete:
-                self._seen.append(_digest(x, y))
-            elif count == len(self._seen) or self._seen[count] != _digest(x, y):
+                self._seen.append((digest(x), digest(y)))
+            elif count == len(self._seen) or self._seen[count] != (digest(x), digest(y)):
                 raise ValueError(f"batch {count} of x is not the same as in the first pass; {SAME_BATCHES}")
             count += 1
             yield x, y
@@ -66,6 +67,13 @@ class Batches:
                 )
             yield x.to(self.device), y.to(self.device)
 
+    def sizes(self) -> tuple[int, int]:
+        """The number of targets in all batches, and per point, in one pass that does not compare batches with other passes."""
+        rows, outputs = 0, 0
+        for _, y in self._one_pass():
+            rows, outputs = rows + y.numel(), y.shape[1:].numel() if y.ndim else 0
+        return rows, outputs
+
     def checked(self, module: nn.Module, outputs: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Make one pass and check every batch against the module."""
         for x, y in self:
@@ -88,20 +96,6 @@ class Batches:
                 f"y must have the same number of columns in every batch, got shapes (n, *s) with s in {sorted(kinds)}"
             )
         return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
-
-
-def _digest(x: Tensor, y: Tensor) -> tuple[int, int]:
-    """Digest a batch: two integers that change with the values and with their order.
-
-    Integer sums wrap around and, unlike floating-point sums, do not depend on the number of threads.
-    """
-
-    def one(t: Tensor) -> int:
-        bits = t.detach().double().flatten().view(torch.int64)
-        weights = torch.arange(len(bits), device=bits.device).mul_(0x5851F42D4C957F2D).add_(1)
-        return int((bits * weights).sum())
-
-    return one(x), one(y)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from ntkgp.problem.problem import Problem
 from ntkgp.problem.source import Source
 from ntkgp.storage.fingerprint import dtypes_of
 from ntkgp.tangent.network import PureNetwork
-from ntkgp.tangent.opening import open_network
-from ntkgp.tangent.tangent import Tangent
+from ntkgp.tangent.opening import open_network, tangent_of
 
 
 def build_problem(
@@ -44,7 +43,7 @@ def build_problem(
     else:
         first, kind = opening(group, x, source.y)
     network, outputs = open_network(module, first, dtype, parameters)
-    mean = mean_function(prior_mean, network, outputs)
+    mean = mean_function(prior_mean, network, outputs, first)
     here, like, residual = _residuals(source, network, outputs, mean)
     if kind is not None:  # the target shape and dtype that all ranks agree on
         check_targets(kind, first[:0], outputs)
@@ -62,9 +61,8 @@ def build_problem(
         batches=x if isinstance(x, Batches) else None,
         shard=None if group is None else Shard.of(group, len(residual) // outputs, first),
     )
-    tangent = Tangent(network, first, outputs, prior_scales(prior_var, list(network.anchor)))
+    tangent = tangent_of(network, first, outputs, prior_scales(prior_var, list(network.anchor)))
     name = "zero" if prior_mean is None else "network" if prior_mean is network_mean else "function"
-    assert like is not None
     return Problem(
         network=network,
         data=data,
@@ -74,13 +72,11 @@ def build_problem(
     )
 
 
-def _residuals(
-    source: Source, network: PureNetwork, outputs: int, mean: MeanFunction
-) -> tuple[Tensor | None, Tensor | None, Tensor]:
+def _residuals(source: Source, network: PureNetwork, outputs: int, mean: MeanFunction) -> tuple[Tensor | None, Tensor, Tensor]:
     """Return the rank-local points (of batches, the first), targets with the shape and dtype of y, and all residuals."""
     x, y, nothing = source.x, source.y, torch.zeros(0, dtype=network.dtype, device=network.device)
     if isinstance(x, Batches):
-        here, like, residuals = None, None, [nothing]
+        here, like, residuals = None, nothing, [nothing]
         for part_x, part_y in x.checked(network.module, outputs):
             here, like = (part_x, part_y) if here is None else (here, like)
             residuals.append(residual_of(mean, part_x, part_y, outputs, network.dtype))

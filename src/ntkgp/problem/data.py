@@ -2,16 +2,24 @@
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ntkgp._system.check_data import check_noise
+from ntkgp._system.locks import cached_property
 from ntkgp.distributed.shard import Shard
 from ntkgp.linalg.space import normal_rows
 from ntkgp.problem.batches import Batches
+
+
+@dataclass(frozen=True)
+class Absent:
+    """What is known of points that are not there."""
+
+    points: int
+    log_noise: float  # Σ log σ over their observations
 
 
 @dataclass(frozen=True)
@@ -29,11 +37,19 @@ class Data:
     batches: Batches | None = None  # points that do not fit in memory; x is then the first batch
     arrivals: tuple[tuple[int, int], ...] = ()  # (n, times): n points came together, `times` times; () if all came at once
     shard: Shard | None = None  # set if the points are distributed over ranks
+    absent: "Absent | None" = None  # set if the posterior was fitted by a group and loaded from a file, which has no points
 
     @property
     def points(self) -> int:
-        """N, over all ranks."""
-        return len(self.noise_std) // self.outputs if self.shard is None else self.shard.points
+        """N, over all ranks, and those that are absent."""
+        if self.shard is not None:
+            return self.shard.points
+        return len(self.noise_std) // self.outputs + (0 if self.absent is None else self.absent.points)
+
+    @cached_property
+    def log_noise(self) -> float:
+        """Σ log σ over all observations; with a group, all ranks must ask for it together the first time."""
+        return self.total(self.noise_std.log().sum()) + (0.0 if self.absent is None else self.absent.log_noise)
 
     @property
     def rows(self) -> int:

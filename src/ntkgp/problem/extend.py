@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from ntkgp._system.check_data import check_noise, check_sizes, check_targets
-from ntkgp.problem.batches import Batches
 from ntkgp.problem.prior_mean import residual_of
 from ntkgp.problem.problem import Problem
-from ntkgp.problem.source import UserData, as_tensor_or_batches
+from ntkgp.problem.source import Source, UserData, as_tensor_or_batches
 
 
 def extend_problem(
@@ -19,9 +18,7 @@ def extend_problem(
 
     The network is not checked again. Cost: the factors of the new points, and a copy of the old points and targets.
     """
-    given = as_tensor_or_batches(x, y, problem.network.device)
-    x, y = given.joined() if isinstance(given, Batches) else (given, y)
-    assert y is not None
+    x, y = Source(as_tensor_or_batches(x, y, problem.network.device), y).tensors()
     old, C = problem.data, problem.outputs
     x = problem.answers.checked(x).detach()
     check_targets(y, x, C)
@@ -56,7 +53,15 @@ def extend_problem(
         batches=None if batches is None else batches.followed_by(new_data.x, y.detach().clone()),
         arrivals=() if batches is not None else _with_arrival(old.arrivals or ((old.points, 1),), len(x)),
     )
-    return problem.with_data(whole, known_jacobian=problem.operators.jacobian.extended(new.operators.jacobian)), new
+    return problem.with_data(whole, known_rows=problem.operators.rows.extended(new.operators.rows)), new
+
+
+def check_updatable(problem: Problem) -> None:
+    """Raise if the points of a problem are on several ranks, or were, before it was saved."""
+    if problem.data.shard is not None or problem.data.absent is not None:
+        raise ValueError(
+            "update needs all data in one process, but this posterior was fitted by a group; call fit again with all data"
+        )
 
 
 def _with_arrival(arrivals: tuple[tuple[int, int], ...], count: int) -> tuple[tuple[int, int], ...]:

@@ -35,13 +35,20 @@ class Source:
         check_module(module)
         return cls(as_tensor_or_batches(x, y, next(module.parameters()).device), y, noise_var, group)
 
-    def rows(self) -> int:
-        """Count the rows N·C of all ranks. Cost: one pass over the batches."""
+    def sizes(self) -> tuple[int, int]:
+        """Count the rows N·C of all ranks, and the outputs C (1 if there are no targets).
+
+        Cost: one pass over the batches, in any order: a method that needs all data at once does not mind another order.
+        """
         if isinstance(self.x, Batches):
-            rows = sum(y.numel() for _, y in self.x)
+            rows, mine = self.x.sizes()
         else:
-            rows = self.y.numel() if isinstance(self.y, Tensor) else len(self.x)
-        return rows if self.group is None else int(self.group.total(rows))
+            y = self.y
+            rows = y.numel() if isinstance(y, Tensor) else len(self.x)
+            mine = y.shape[1:].numel() if isinstance(y, Tensor) and y.ndim and len(y) else 0
+        if self.group is None:
+            return rows, mine or 1
+        return int(self.group.total(rows)), max(self.group.facts(mine)) or 1
 
     def whole(self, most_rows: int | None = None) -> "Source":
         """Join all batches and gather the points of all ranks (at most `most_rows` rows) as tensors in this process."""

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from ntkgp._system.check_data import check_noise, check_sizes
 from ntkgp._system.check_options import check_positive
 from ntkgp._system.types import MeanFunction
+from ntkgp.linalg.bracket import ROUNDINGS
 from ntkgp.linalg.head import Head
 from ntkgp.problem.answers import Answers
 from ntkgp.problem.batches import Batches
-from ntkgp.problem.data import Data
+from ntkgp.problem.data import Absent, Data
 from ntkgp.problem.operators import Operators
 from ntkgp.problem.prior_mean import mean_function, network_mean
 from ntkgp.problem.problem import Problem
@@ -20,7 +21,7 @@ from ntkgp.storage.fingerprint import check_same, dtypes_of, fingerprint
 from ntkgp.storage.state import State
 from ntkgp.tangent.layout import ParameterLayout
 from ntkgp.tangent.network import PureNetwork
-from ntkgp.tangent.tangent import Tangent
+from ntkgp.tangent.opening import tangent_of
 
 
 def problem_state(problem: Problem) -> State:
@@ -30,24 +31,29 @@ def problem_state(problem: Problem) -> State:
     """
     module, tangent, data, answers = problem.network.module, problem.operators.tangent, problem.data, problem.answers
     whole, rows = data.batches is None and data.shard is None, None if data.shard is None else 0
+    absent = data.shard is not None or data.absent is not None
+    with problem.network.lock:  # another thread may be calling the module with other weights
+        digests, probe = fingerprint(module, problem.module_dtypes), _probe(problem)
     return State.of(
         x=data.x if whole else _two_points(problem),
         whole=whole,
         residual=data.residual[:rows],
         noise_std=data.noise_std[:rows],
         common_noise=data.common_noise,
-        points=data.points if data.shard is None else 0,
+        points=0 if absent else data.points,
+        absent_points=data.points if absent else 0,
+        absent_log_noise=_known_log_noise(data),
         parts=[list(arrival) for arrival in data.arrivals],
         outputs=problem.outputs,
         vector_output=answers.vector_output,
         user_dtype=_name(answers.dtype),
         prior_mean=answers.prior_mean_name,
         prior_std={name: tangent.scales[name] for name in tangent.layout.shapes},  # of the chosen parameters, in flat order
-        module=fingerprint(module, problem.module_dtypes),
+        module=digests,
         cast=None if dtypes_of(module) == problem.module_dtypes else _name(problem.network.dtype),
         layers=_layers(module),
         training=[path for path, part in module.named_modules() if part.training],
-        probe=_probe(problem),
+        probe=probe,
     )
 
 
@@ -58,7 +64,7 @@ def restore_problem(state: State, module: nn.Module, prior_mean: MeanFunction | 
     state.sizes.update(N=points, C=outputs, NC=points * outputs)
     x = state.tensor("x", "N ..." if whole else "2 ...")
     try:
-        tangent = Tangent(network, x, outputs, scales)
+        tangent = tangent_of(network, x, outputs, scales)
     except (RuntimeError, IndexError) as error:
         raise ValueError(f"the module cannot be called on the training points: {error}") from error
     state.sizes["P"] = tangent.layout.size
@@ -76,8 +82,9 @@ def restore_problem(state: State, module: nn.Module, prior_mean: MeanFunction | 
         common_noise=None if common is None else check_noise(common, (1, outputs), "common_noise"),
         batches=None if whole else Batches(_MissingBatches(), network.device),
         arrivals=_arrivals(state, points),
+        absent=_absent(state),
     )
-    mean = mean_function(_prior_mean(state, prior_mean), network, outputs)
+    mean = mean_function(_prior_mean(state, prior_mean), network, outputs, x)
     name, vector, dtype = state.fact("prior_mean", str), state.fact("vector_output", bool), state.dtype("user_dtype")
     answers = Answers(network, x.shape[1:], outputs, mean, name, vector, dtype)
     problem = Problem(network, data, Operators(tangent, data), answers, dtypes_of(module))
@@ -85,16 +92,38 @@ def restore_problem(state: State, module: nn.Module, prior_mean: MeanFunction | 
     return problem
 
 
-def restore_head(state: State, name: str) -> Head:
-    """Rebuild the head; raise if it has negative numbers, which would give negative variances."""
+def restore_head(state: State, name: str, dtype: torch.dtype) -> Head:
+    """Rebuild the head of a network in `dtype`; raise if it has negative numbers, which would give negative variances."""
+    if not {f"{name}.unit", f"{name}.rounding"} & state.facts.keys():  # written before heads knew their rounding
+        unit, norm = (
+            torch.finfo(dtype).eps,
+            float(state.tensor(f"{name}.values", "K").sum()) + state.fact(f"{name}.tail", float),
+        )
+        state.facts |= {f"{name}.unit": unit, f"{name}.rounding": ROUNDINGS * unit * norm}
     head = state.build(Head, name, torch.float64, v="P K", image="P K", values="K")
-    if min(head.coupling, head.tail, float(head.values.min())) < 0:
-        raise ValueError(f"{name!r} must have no negative numbers in its values, coupling and tail")
+    if min(head.coupling, head.tail, head.rounding, head.unit, float(head.values.min())) < 0:
+        raise ValueError(f"{name!r} must have no negative numbers in its values, coupling, tail, rounding and unit")
     try:
-        head.explained()
+        head.explained(head.values.new_zeros(1, head.rank))
     except torch.linalg.LinAlgError as error:
         raise ValueError(f"{name!r} cannot be a head: {error}") from error
     return head
+
+
+def _known_log_noise(data: Data) -> float:
+    """Σ log σ over observations that a file will not contain, without asking other ranks; 0 if nothing needed it before."""
+    if data.shard is not None:
+        return vars(data).get("log_noise", 0.0)
+    return 0.0 if data.absent is None else data.absent.log_noise
+
+
+def _absent(state: State) -> Absent | None:
+    if state.older:
+        return None
+    points, log_noise = state.fact("absent_points", int), state.fact("absent_log_noise", float)
+    if points < 0:
+        raise ValueError(f"'absent_points' must be a number of points, got {points}")
+    return Absent(points, log_noise) if points else None
 
 
 def _arrivals(state: State, points: int) -> tuple[tuple[int, int], ...]:
@@ -148,7 +177,7 @@ def _two_points(problem: Problem) -> Tensor:
 def _probe(problem: Problem) -> Float[Tensor, "3 2 C"]:
     """Evaluate output, prior variance and prior mean at two training points: another function would give other values."""
     few = _two_points(problem)
-    values = [problem.network.initial(few).flatten(), problem.operators.at(few).diag(), problem.answers.mean_at(few)]
+    values = [problem.network.initial(few).flatten(), problem.operators.kernel_at(few).diag(), problem.answers.mean_at(few)]
     return torch.stack(values).unflatten(1, (2, -1)).double()
 
 

@@ -3,7 +3,10 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ntkgp.storage.lock import folder_in_use
 
 
 @dataclass(frozen=True)
@@ -12,7 +15,8 @@ class Checkpoint:
 
     On one process the result is bit for bit the result of an uninterrupted fit (same machine and threads); with another number
     of ranks it is the same up to rounding. The folder holds the last state until you delete it. If a write fails (a full
-    disk), the fit warns and continues, and the previous state stays valid.
+    disk), the fit warns and continues, and the previous state stays valid. A folder serves one fit at a time; a second one
+    raises OSError. A process that was killed leaves the folder free.
 
     Args:
         folder: created if necessary; with a group, rank 0 reads and writes (while networks are trained, every rank).
@@ -32,6 +36,7 @@ class Checkpoint:
 
     folder: str | os.PathLike[str]
     every: float = 60.0
+    _in_use: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not (isinstance(self.folder, str | os.PathLike) and str(self.folder)):
@@ -41,15 +46,20 @@ class Checkpoint:
 
     @classmethod
     def of(cls, given: "Checkpoint | str | os.PathLike[str] | None") -> "Checkpoint | None":
-        """Convert the user's `checkpoint` argument: a Checkpoint, a folder, or None."""
-        return given if given is None or isinstance(given, Checkpoint) else cls(given)
+        """Convert the user's `checkpoint` argument: a Checkpoint, a folder, or None. The result belongs to one fit."""
+        return None if given is None else replace(given) if isinstance(given, Checkpoint) else cls(given)
+
+    def reserve(self) -> None:
+        """Reserve the folder for this fit, until :func:`resume_hint` ends; raise OSError if another fit uses it."""
+        self._in_use.enter_context(folder_in_use(Path(self.folder), "another fit"))
 
 
 @contextlib.contextmanager
 def resume_hint(checkpoint: Checkpoint | None) -> Iterator[None]:
-    """Tell a user who interrupts a fit how to resume it."""
+    """Tell a user who interrupts a fit how to resume it; in the end, another fit may use the folder."""
     try:
-        yield
+        with contextlib.nullcontext() if checkpoint is None else checkpoint._in_use:
+            yield
     except KeyboardInterrupt as error:
         if checkpoint is None:
             raise

@@ -7,6 +7,8 @@ so a change of any byte is detected, even in the padding. Nothing in a file is e
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from operator import methodcaller
@@ -22,7 +24,7 @@ from torch import Tensor
 from ntkgp.storage.replace import check_plain, replacing
 from ntkgp.storage.state import State
 
-FORMAT = 2  # version of the file format
+FORMAT, OLDEST_FORMAT = 3, 2  # versions of the file format: the one that is written, and the oldest that can be read
 BLANK_SHA256 = "0" * 64  # placeholder for the sha256 while it is computed
 
 
@@ -61,14 +63,14 @@ def read(path: str | os.PathLike[str], device: torch.device) -> tuple[str, State
     if not source.is_file():
         raise FileNotFoundError(f"there is no file {source}")
     try:
-        with safe_open(source, framework="np") as file, safe_open(source, framework="pt") as with_bfloat16:
-            about = _about(source, (file.metadata() or {}).get("ntkgp"))
-            _check_sha256(source, str(about["sha256"]))
+        with _opened(source) as (file, tensors, tensors_with_bfloat16):
+            about = _about(source, (tensors.metadata() or {}).get("ntkgp"))
+            _check_sha256(source, file, str(about["sha256"]))
             blocks: dict[str, Tensor] = {}
-            for name in file.keys():  # noqa: SIM118
+            for name in tensors.keys():  # noqa: SIM118
                 # safetensors leaks a little memory per torch tensor, so use NumPy as in `write`.
-                narrow = file.get_slice(name).get_dtype() == "BF16"
-                block = with_bfloat16.get_tensor(name) if narrow else torch.from_numpy(file.get_tensor(name))
+                narrow = tensors.get_slice(name).get_dtype() == "BF16"
+                block = tensors_with_bfloat16.get_tensor(name) if narrow else torch.from_numpy(tensors.get_tensor(name))
                 # Copy: aligned as when it was saved, and independent of later changes to the memory-mapped file.
                 blocks[name] = block.clone()
     except (SafetensorError, UnicodeError) as error:
@@ -77,7 +79,24 @@ def read(path: str | os.PathLike[str], device: torch.device) -> tuple[str, State
         if name not in blocks or not isinstance(order, list) or sorted(map(str, order)) != _axes(blocks[name]):
             raise ValueError(f"{source} is damaged: its header has a wrong layout for {name!r}")
     tensors = {name: _restored(block.to(device), about["layouts"].get(name)) for name, block in blocks.items()}
-    return about["kind"], State(tensors, about["facts"])
+    return about["kind"], State(tensors, about["facts"], older=about["format"] < FORMAT)
+
+
+@contextmanager
+def _opened(source: Path) -> Iterator[tuple[BinaryIO, Any, Any]]:
+    """Open one file three times: its bytes, and its tensors as NumPy and as torch tensors (NumPy has no bfloat16).
+
+    safetensors opens files by name only. If another process replaces the file in between, start again with the new one.
+    """
+    while True:
+        with (
+            open(source, "rb") as file,
+            safe_open(source, framework="np") as tensors,
+            safe_open(source, framework="pt") as tensors_with_bfloat16,
+        ):
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(source)):
+                yield file, tensors, tensors_with_bfloat16
+                return
 
 
 def _about(source: Path, text: str | None) -> dict[str, Any]:
@@ -90,10 +109,10 @@ def _about(source: Path, text: str | None) -> dict[str, Any]:
         raise ValueError(f"{source} is damaged: its header is not JSON ({error})") from error
     if not isinstance(about, dict) or type(about.get("format")) is not int:
         raise ValueError(f"{source} is damaged: its header is not an ntkgp header")
-    if about["format"] != FORMAT:
+    if not OLDEST_FORMAT <= about["format"] <= FORMAT:
         raise ValueError(
             f"{source} has format {about['format']} (written by {about.get('versions')}), expected {FORMAT}, the format "
-            "of this version of ntkgp; update ntkgp"
+            f"of this version of ntkgp, or an older one down to {OLDEST_FORMAT}; update ntkgp"
         )
     for name, kind in {"sha256": str, "kind": str, "layouts": dict, "facts": dict}.items():
         if not isinstance(about.get(name), kind):
@@ -101,25 +120,22 @@ def _about(source: Path, text: str | None) -> dict[str, Any]:
     return about
 
 
-def _check_sha256(source: Path, claimed: str) -> None:
+def _check_sha256(source: Path, file: BinaryIO, claimed: str) -> None:
     """Raise ValueError unless the file has the sha256 that its header claims."""
-    with open(source, "rb") as file:
-        header = _header(file)
-        if header.count(claimed.encode()) == 1:
-            header = header.replace(claimed.encode(), BLANK_SHA256.encode())
-        if _digest(header, file) != claimed:
-            raise ValueError(f"{source} is damaged: its content does not match its sha256; use another copy of the file")
+    header = _header(file)
+    if header.count(claimed.encode()) == 1:
+        header = header.replace(claimed.encode(), BLANK_SHA256.encode())
+    if _digest(header, file) != claimed:
+        raise ValueError(f"{source} is damaged: its content does not match its sha256; use another copy of the file")
 
 
 def _sign(path: Path) -> None:
-    """Write the sha256 of the file into its header, and flush the file to disk."""
+    """Write the sha256 of the file into its header."""
     with open(path, "r+b") as file:
         header = _header(file)
         digest = _digest(header, file)
         file.seek(header.index(BLANK_SHA256.encode()))
         file.write(digest.encode())
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _header(file: BinaryIO) -> bytes:

@@ -1,12 +1,13 @@
 """Saves the state of a fit to a folder, so that an interrupted fit can resume.
 
 One safetensors file per stage, with JSON in its header (:mod:`ntkgp.storage.file`): complete or absent, with its sha256 checked
-on reading. ``start`` identifies the fit and the initial state of its random numbers; the other stages hold results (a head, a
-plan) or the progress of an iteration. Files hold complete vectors, so a fit can resume with another number of ranks.
+on reading. Each identifies its fit. ``start`` holds the initial state of the random numbers; the other stages hold results (a
+head, a plan) or the progress of an iteration. Files hold complete vectors, so a fit can resume with another number of ranks.
 """
 
 import contextlib
 import copy
+import errno
 import math
 import time
 import warnings
@@ -24,11 +25,12 @@ from ntkgp.distributed.split_space import Split
 from ntkgp.linalg.space import WHOLE, Space
 from ntkgp.storage.checkpoint import Checkpoint
 from ntkgp.storage.file import read, write
-from ntkgp.storage.replace import sweep
+from ntkgp.storage.lock import InUseError
+from ntkgp.storage.replace import check_plain, sweep
 from ntkgp.storage.state import State
 
 KIND = "checkpoint"  # kind of the files
-START = "start"  # stage that identifies the fit
+START = "start"  # stage that is written first
 
 
 class Stages:
@@ -36,7 +38,8 @@ class Stages:
 
     Args:
         checkpoint: the folder; None saves nothing.
-        identity: facts that identify the fit: numbers, which must agree to nine digits, and strings.
+        identity: facts that identify the fit; every file holds them, and a file with others is refused. Floats need only
+            agree up to rounding: to nine digits in float64, to four in another ``identity["dtype"]``.
         generator: its state is saved with every stage.
         device: the device for loaded tensors.
         group: the ranks; rank 0 reads and writes.
@@ -55,17 +58,15 @@ class Stages:
         self.group, self.space, self.device = group, space, device
         self.folder = None if checkpoint is None else Path(checkpoint.folder)
         self.every = 0.0 if checkpoint is None else checkpoint.every
-        self.generator = generator
-        if self.folder is None:
+        self.generator, self.identity = generator, identity
+        self._own: set[str] = set()  # the stages that this fit wrote or read
+        if checkpoint is None or self.folder is None:
             return
         if generator is None:  # create one: restoring its state must not change torch's global generator
             self.generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
-        self._make_folder()
-        saved = self.load(START)
-        if saved is None:
-            self.save(START, State(facts={"identity": identity}), must=True)
-        else:
-            _check_identity(self.folder, saved.fact("identity", dict), identity)
+        self._open_folder(checkpoint)
+        if self.load(START) is None:
+            self.save(START, State(), must=True)
 
     def load(self, stage: str) -> State | None:
         """Load a stage, or None if it was never saved; also restore the generator to its state at that time."""
@@ -80,6 +81,8 @@ class Stages:
             state = self._broadcast(state)
         if state is None:
             return None
+        self._check_identity(state.facts.pop("identity", {}))
+        self._own.add(stage)
         if self.generator is not None and "generator" in state.tensors:
             saved = state.tensors.pop("generator")
             if len(saved) != len(self.generator.get_state()):
@@ -104,8 +107,10 @@ class Stages:
         assert self.generator is not None
         path = self._path(stage)
         try:
-            write(path, KIND, State(tensors | {"generator": self.generator.get_state()}, state.facts))
-        except OSError as error:
+            tensors = tensors | {"generator": self.generator.get_state()}
+            write(path, KIND, State(tensors, state.facts | {"identity": self.identity}))
+            self._own.add(stage)
+        except (OSError, ValueError) as error:  # ValueError: a folder, a link or a device has the name of the file
             if must:
                 raise _unwritable(self.folder, error) from error
             warnings.warn(
@@ -124,9 +129,10 @@ class Stages:
         return saved.fact("value", str)
 
     def forget(self, stage: str) -> None:
-        """Delete a stage that is no longer needed."""
-        if self.folder is not None and self.writes:
-            with contextlib.suppress(OSError):  # a file left behind does no harm
+        """Delete a stage that is no longer needed, if this fit wrote or read it: another file of that name is not ours."""
+        if self.folder is not None and self.writes and stage in self._own:
+            with contextlib.suppress(OSError, ValueError):  # a file left behind does no harm
+                check_plain(self._path(stage))  # a link or a device is not ours
                 self._path(stage).unlink(missing_ok=True)
 
     def alone(self) -> "Stages":
@@ -149,16 +155,33 @@ class Stages:
         assert self.folder is not None
         return self.folder / f"{stage}.safetensors"
 
-    def _make_folder(self) -> None:
-        """Create the folder, and remove what killed writes left there."""
+    def _open_folder(self, checkpoint: Checkpoint) -> None:
+        """Create the folder, reserve it for this fit, and remove what killed writes left there."""
         assert self.folder is not None
         if not self.writes:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            checkpoint.reserve()
             sweep(self.folder)
+        except InUseError:
+            raise
         except OSError as error:
             raise _unwritable(self.folder, error) from error
+
+    def _check_identity(self, saved: dict[str, Any]) -> None:
+        """Raise ValueError if a file with these facts belongs to another fit."""
+        rounding = 1e-9 if self.identity.get("dtype") == str(torch.float64) else 1e-4
+        for name, value in self.identity.items():
+            before = saved.get(name)
+            close = (
+                isinstance(value, float) and isinstance(before, float | int) and math.isclose(value, before, rel_tol=rounding)
+            )
+            if not close and before != value:
+                raise ValueError(
+                    f"the checkpoint in {self.folder} belongs to another fit: {name} was {before!r} and is now {value!r}; pass "
+                    "another folder, or delete this one to start again"
+                )
 
     def same(self, state: State) -> State:
         """Return rank 0's state on all ranks; states computed separately may differ by rounding."""
@@ -197,18 +220,7 @@ class _StageBookmark(Bookmark):
             self.last = time.monotonic()
 
 
-def _unwritable(folder: Path, error: OSError) -> OSError:
+def _unwritable(folder: Path, error: OSError | ValueError) -> OSError:
     """The error for a folder that cannot be written to."""
-    return OSError(error.errno, f"cannot write checkpoints to {folder}: {error}; pass another folder")
-
-
-def _check_identity(folder: Path, saved: dict[str, Any], given: dict[str, Any]) -> None:
-    """Raise ValueError if the checkpoint belongs to another fit."""
-    for name, value in given.items():
-        before = saved.get(name)
-        close = isinstance(value, float) and isinstance(before, float | int) and math.isclose(value, before, rel_tol=1e-9)
-        if not close and before != value:
-            raise ValueError(
-                f"the checkpoint in {folder} belongs to another fit: {name} was {before!r} and is now {value!r}; pass another "
-                "folder, or delete this one to start again"
-            )
+    number = error.errno if isinstance(error, OSError) else errno.EEXIST
+    return OSError(number, f"cannot write checkpoints to {folder}: {error}; pass another folder")

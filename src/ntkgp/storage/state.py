@@ -19,6 +19,7 @@ class State:
     facts: dict[str, Any] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)  # of each letter in a shape
     orders: dict[str, Tensor] = field(default_factory=dict)  # the order of the entries along each axis with that letter
+    older: bool = False  # whether it comes from a file of the version before
 
     @classmethod
     def of(cls, **parts: Any) -> "State":

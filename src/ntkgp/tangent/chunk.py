@@ -92,6 +92,10 @@ class Chunk:
             for name, tensor in theirs.tensors.items():
                 mine.tensors[name].data[start : start + part.count] = tensor.detach()
 
+    def like(self, other: "Chunk") -> bool:
+        """Whether both have the same kinds and shapes of factors, so that one buffer can store them."""
+        return [_kind(factor) for factor in self.factors] == [_kind(factor) for factor in other.factors]
+
     def working_numbers(self, columns: int) -> int:
         """Numbers per point in the largest intermediate of a product with `columns` columns."""
         return max(part.working_numbers(columns) for part in (*self.factors, *([self.others] if self.others else [])))
@@ -103,6 +107,11 @@ class Chunk:
         return others + sum(factor.kernel_operations for factor in self.factors)
 
     @property
+    def requires_grad(self) -> bool:
+        """Whether the factors belong to a graph of autograd, so that a buffer cannot store them."""
+        return any(tensor.requires_grad for factor in self.factors for tensor in factor.tensors.values())
+
+    @property
     def bytes_per_point(self) -> int:
         """Bytes of the stored factors per point."""
         return sum(factor.bytes_per_point for factor in self.factors)
@@ -111,6 +120,11 @@ class Chunk:
 def _concatenated(parts: list[Tensor]) -> Tensor:
     """Concatenate the parts; no copy if there is only one."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _kind(factor: Factor) -> tuple[type[Factor], list[torch.Size]]:
+    """The type of the factor and the shapes of its tensors at one point."""
+    return type(factor), [tensor.shape[1:] for tensor in factor.tensors.values()]
 
 
 def _mapped(factor: Factor, change: Callable[[Tensor], Tensor]) -> Factor:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ntkgp._system.locks import cached_property
 from ntkgp._system.memory import free_bytes
 from ntkgp.tangent.chunk import Chunk
 from ntkgp.tangent.growing_factors import GrowingChunk
@@ -15,6 +16,7 @@ from ntkgp.tangent.layout import Packing
 
 MAX_COLUMNS = 1024  # columns per product: enough for efficient matrix products
 TILE_POINTS = 256  # points per kernel block: the block fits the cache
+PIECE_BYTES = 24 * 2**20  # largest intermediate of a product on a CPU: malloc maps larger blocks anew for every product
 GRAM_COLUMNS = 512  # columns of JᵀJ per product: enough to be efficient, few enough to skip nearly half of JᵀJ
 Source = Callable[[], Iterator[Chunk]]
 
@@ -45,6 +47,7 @@ class Jacobian(KernelRows, JacobianRows):
             and isinstance(last, GrowingChunk)
             and len(more._sources) == 1
             and isinstance(new := more._sources[0], GrowingChunk)
+            and last.memory.like(new.memory)
         ):
             sources = [*before, last.extended(new.chunk)]
         else:
@@ -86,28 +89,62 @@ class Jacobian(KernelRows, JacobianRows):
 
         return _by_columns(product, v, self.shape[1])
 
-    def normal_matrix(self, weights: Float[Tensor, "NC"], done: Callable[[int], object] | None = None) -> Float[Tensor, "P P"]:
-        """Jᵀ diag(weights) J as a matrix, in the dtype of the weights, in one pass; calls `done` with the points of each piece.
+    def add_normal_matrix(
+        self,
+        out: Float[Tensor, "P P"],
+        weights: Float[Tensor, "NC"],
+        skip: int = 0,
+        done: Callable[[int], object] | None = None,
+    ) -> None:
+        """Add Jᵀ diag(weights) J to the lower triangle of `out`, in one pass.
 
-        Cost: N·C·P² operations (symmetry saves half); memory the result and one working set.
+        Cost: N·C·P² operations (symmetry saves half); memory one working set.
+
+        Args:
+            out: the sum so far, in the dtype of the weights.
+            weights: weight of each row.
+            skip: number of points at the beginning that `out` already contains.
+            done: called with the number of points after each block, when `out` contains them.
         """
-        P, packing = self.shape[1], self._packing
-        shapes = [part.shape[1:] for part in packing.zeros(1, weights)[:-1]]
-        roots, out, start = weights.sqrt().unsqueeze(1), weights.new_zeros(P, P), 0
-        # Memory for the rows in two orders, and for a wider copy of the factors.
-        points = working_bytes(weights.device) // (3 * self.outputs * P * weights.element_size())
-        for piece in (piece for chunk in self._chunks() for piece in _split(chunk, max(1, points))):
-            entries = piece.to(weights.dtype).dense(shapes)
-            rows = packing.unpack([part.to(weights.dtype) for part in entries]).T
-            rows = rows * roots[start : start + len(rows)]
-            for left in range(0, P, GRAM_COLUMNS):
-                right = left + GRAM_COLUMNS
-                out[left:right, left:].addmm_(rows[:, left:right].T, rows[:, left:])
+        roots, start = weights.sqrt().unsqueeze(1), 0
+        for chunk in self._chunks():
+            piece = chunk.points(slice(min(max(0, skip - start), chunk.count), chunk.count))
+            start += chunk.count - piece.count
+            for part in _split(piece, self._dense_points(weights)) if piece.count else []:
+                here = slice(start * self.outputs, (start + part.count) * self.outputs)
+                rows = self._dense(part, weights.dtype) * roots[here]
+                for left in range(0, out.shape[1], GRAM_COLUMNS):
+                    columns = slice(left, left + GRAM_COLUMNS)
+                    out[left:, columns].addmm_(rows[:, left:].T, rows[:, columns])
+                start += part.count
+                if done is not None:
+                    done(part.count)
+
+    def dense(self) -> Float[Tensor, "NC P"]:
+        """All entries of J, for a few points; differentiable in them. Memory: two copies of the result."""
+        return torch.cat([self._dense(chunk) for chunk in self._chunks()])
+
+    def dense_blocks(self, like: Tensor) -> Iterator[tuple[slice, Float[Tensor, "nC P"]]]:
+        """Yield the entries of J in the dtype of `like`, and the rows they belong to: as many as one working set holds."""
+        start = 0
+        for part in (part for chunk in self._chunks() for part in _split(chunk, self._dense_points(like))):
+            rows = self._dense(part, like.dtype)
+            yield slice(start, start + len(rows)), rows
             start += len(rows)
-            if done is not None:
-                done(piece.count)
-        upper = out.triu_()
-        return upper + upper.triu(1).T
+
+    def _dense_points(self, like: Tensor) -> int:
+        """Points whose rows fit one working set in two orders, beside a wider copy of their factors."""
+        return max(1, working_bytes(like.device) // (3 * self.outputs * self.shape[1] * like.element_size()))
+
+    def _dense(self, chunk: Chunk, dtype: torch.dtype | None = None) -> Float[Tensor, "nC P"]:
+        """The entries of the rows of a chunk, in the order of flat vectors."""
+        chunk = chunk if dtype is None else chunk.to(dtype)
+        entries = chunk.dense(self._packed_shapes)
+        return self._packing.unpack(entries if dtype is None else [part.to(dtype) for part in entries]).T
+
+    @cached_property
+    def _packed_shapes(self) -> list[torch.Size]:
+        return [part.shape[1:] for part in self._packing.zeros(1, torch.empty(0))[:-1]]
 
     def gram(self) -> Float[Tensor, "NC NC"]:
         """J(x) J(x)ᵀ, block by block; symmetry saves half of the blocks.
@@ -147,6 +184,7 @@ class Jacobian(KernelRows, JacobianRows):
         Factors may be stored in half the precision of the vectors; each piece is converted to the vectors' dtype.
         """
         budget, start = working_bytes(vectors.device), 0
+        budget = budget if vectors.device.type == "cuda" else min(budget, PIECE_BYTES)
         for chunk in self._chunks():
             # Memory for the intermediates, and for a wider copy of the factors.
             per_point = chunk.working_numbers(vectors.shape[1]) * vectors.element_size() + 2 * chunk.bytes_per_point

@@ -4,10 +4,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkgp._system.check_data import check_finite, check_inputs
-from ntkgp.tangent.opening import open_network
-from ntkgp.tangent.tangent import Tangent
+from ntkgp._system.settings import in_own_settings
+from ntkgp.tangent.opening import open_network, tangent_of
 
 
+@in_own_settings()
 def kernel(module: nn.Module, x1: Tensor, x2: Tensor | None = None) -> Float[Tensor, "NC MC"]:
     """K(x1, x2) = J(x1) J(x2)ᵀ at the module's weights; rows and columns are ordered point-major.
 
@@ -26,7 +27,7 @@ def kernel(module: nn.Module, x1: Tensor, x2: Tensor | None = None) -> Float[Ten
         torch.Size([8, 10])
     """
     network, outputs = open_network(module, x1)
-    tangent = Tangent(network, x1, outputs)
+    tangent = tangent_of(network, x1, outputs)
     if x2 is not None:
         check_inputs(x2, module, "x2")
         if x2.shape[1:] != x1.shape[1:]:
@@ -37,6 +38,7 @@ def kernel(module: nn.Module, x1: Tensor, x2: Tensor | None = None) -> Float[Ten
     return found
 
 
+@in_own_settings()
 def kernel_diag(module: nn.Module, x: Tensor) -> Float[Tensor, "NC"]:
     """The diagonal of ``kernel(module, x)``: the prior variance of each output, without forming the matrix.
 
@@ -50,6 +52,6 @@ def kernel_diag(module: nn.Module, x: Tensor) -> Float[Tensor, "NC"]:
         True
     """
     network, outputs = open_network(module, x)
-    found = Tangent(network, x, outputs).at(x).diag()
+    found = tangent_of(network, x, outputs).at(x).diag()
     check_finite(found, outputs, f"the kernel (in {network.dtype})")
     return found

@@ -7,14 +7,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkgp.tangent.autodiff import AutodiffRows
+from ntkgp.tangent.factors.by_autodiff import ByAutodiff
 from ntkgp.tangent.factors.direct import Direct
 from ntkgp.tangent.factors.factor import Factor, Pullback
+from ntkgp.tangent.interfaces import KernelShares
 from ntkgp.tangent.layout import ParameterLayout
 from ntkgp.tangent.tangent import Tangent
 
 
 @dataclass(frozen=True)
-class LayerKernels:
+class LayerKernels(KernelShares):
     """K_g(x, x) for groups g of parameters at n points, and pullbacks for the layers that depend on a setting.
 
     Memory: one (n·C)² matrix per group, two more per layer that depends on a setting, the factors and their graph.
@@ -54,8 +56,23 @@ class LayerKernels:
                 still[k] = total
         return cls(kernels, moving)
 
-    def backward(self, prior_var: Float[Tensor, "G"], weights: Float[Tensor, "nC nC"]) -> None:
-        """Add the gradient of ⟨weights, Σ_g v_g K_g⟩ to the settings that ask for gradients; `weights` is symmetric."""
+    def matrix(self, prior_var: Float[Tensor, "G"]) -> Float[Tensor, "nC nC"]:
+        """Σ_g v_g K_g. Cost: n² operations per group."""
+        total = prior_var[0] * self.kernels[0]
+        for v, kernel in zip(prior_var[1:], self.kernels[1:], strict=True):
+            total.addcmul_(kernel, v)
+        return total
+
+    def sizes(self) -> Float[Tensor, "G"]:
+        """The mean diagonal entry of each K_g."""
+        return torch.stack([kernel.diagonal().mean() for kernel in self.kernels])
+
+    def backward(self, prior_var: Float[Tensor, "G"], weights: Float[Tensor, "nC nC"]) -> Float[Tensor, "G"]:
+        """⟨weights, K_g⟩ of each group, and the gradient of the settings.
+
+        Cost: four products of n² numbers by its width per layer that depends on a setting.
+        """
+        shares = torch.stack([torch.vdot(weights.flatten(), kernel.flatten()) for kernel in self.kernels])
         tensors, gradients = [], []
         for k, factor, pullback in self.moving:
             found = pullback(prior_var[k] * weights)
@@ -63,7 +80,9 @@ class LayerKernels:
                 if tensor.requires_grad:
                     tensors.append(tensor)
                     gradients.append(found[name])
-        torch.autograd.backward(tensors, gradients)
+        if tensors:
+            torch.autograd.backward(tensors, gradients)
+        return shares
 
 
 def _factors(tangent: Tangent, x: Tensor, groups: list[list[str]]) -> list[list[Factor]]:
@@ -73,7 +92,7 @@ def _factors(tangent: Tangent, x: Tensor, groups: list[list[str]]) -> list[list[
     owner = {name: k for k, names in enumerate(groups) for name in names}
     factors: list[list[Factor]] = [[] for _ in groups]
     for layer, factor in zip(packing.layers, tangent.chunk(x).factors, strict=True):
-        factors[owner[layer.weight]].append(factor)
+        factors[owner[layer.weight]].append(factor.direct() if isinstance(factor, ByAutodiff) else factor)
     for k, names in enumerate(groups):
         shapes = {name: packing.slow.shapes[name] for name in names if name in packing.slow.shapes}
         if shapes:

@@ -8,7 +8,11 @@ from torch import Tensor, nn
 from ntkgp._system.check_data import check_inputs
 from ntkgp._system.check_module import check_module, check_outputs, chosen_parameters
 from ntkgp._system.memory import ran_out
+from ntkgp.networks.infinite.network import InfiniteNetwork
+from ntkgp.tangent.infinite.tangent import InfiniteTangent
+from ntkgp.tangent.interfaces import TangentKernel
 from ntkgp.tangent.network import PureNetwork
+from ntkgp.tangent.tangent import Tangent
 
 
 def open_network(
@@ -18,6 +22,8 @@ def open_network(
     check_module(module)
     check_inputs(x, module)
     network = PureNetwork(module, dtype, None if parameters is None else chosen_parameters(module, parameters))
+    if network.infinite is not None:
+        return network, _check_infinite(network.infinite, network.cast(x))
     try:
         outputs = check_outputs(lambda points: network.module(network.cast(points)), network.module, x)
     except RuntimeError as error:
@@ -35,3 +41,21 @@ def open_network(
                 "torch.no_grad() or .detach() from its forward"
             )
     return network, outputs
+
+
+def _check_infinite(network: InfiniteNetwork, x: Tensor) -> int:
+    """Return the outputs of an infinite network; raise if its layers before the first dense one cannot take the points."""
+    try:
+        network.diagonal(x[:1].detach(), {})
+    except (RuntimeError, ValueError) as error:
+        if ran_out(error):
+            raise
+        raise ValueError(f"the network cannot take x of shape {tuple(x.shape)}: {error}") from error
+    return network.outputs
+
+
+def tangent_of(network: PureNetwork, x: Tensor, outputs: int, scales: dict[str, float] | None = None) -> TangentKernel:
+    """The tangent kernel of a network that was opened: by its weights, or by recursion if its width is infinite."""
+    if network.infinite is not None:
+        return InfiniteTangent(network, network.infinite, dict.fromkeys(network.anchor, 1.0) if scales is None else scales)
+    return Tangent(network, x, outputs, scales)

@@ -9,7 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkgp.problem.problem import Problem
+from ntkgp.tangent.infinite.shares import InfiniteShares
+from ntkgp.tangent.infinite.tangent import InfiniteTangent
+from ntkgp.tangent.interfaces import KernelShares, TangentKernel
 from ntkgp.tangent.layer_kernels import LayerKernels
+from ntkgp.tangent.tangent import Tangent
 
 NOISE, PRIOR = "noise_var", "prior_var"
 Logs = dict[str, Tensor]  # logarithms of noise variances, prior variances, and settings (scales) of the network, by name
@@ -35,14 +39,22 @@ class Likelihood:
         default_factory=dict, init=False
     )  # cache of the kernels that do not depend on settings
 
-    def kernels(self, logs: Logs) -> LayerKernels:
+    def kernels(self, logs: Logs) -> KernelShares:
         """Compute K_g at these settings."""
-        settings = {name: self._setting(name, log) for name, log in logs.items() if name not in (NOISE, PRIOR)}
+        settings, tangent = {n: self._setting(n, log) for n, log in logs.items() if n not in (NOISE, PRIOR)}, self.tangent
+        if isinstance(tangent, InfiniteTangent):
+            return InfiniteShares(tangent.with_settings(settings), self.problem.data.x, self.groups)
+        assert isinstance(tangent, Tangent)
         if not settings and len(self._constant) == len(self.groups):
             return LayerKernels([self._constant[k] for k in range(len(self.groups))], [])
-        return LayerKernels.at(self.problem.operators.tangent, self.problem.data.x, self.groups, settings, self._constant)
+        return LayerKernels.at(tangent, self.problem.data.x, self.groups, settings, self._constant)
 
-    def value(self, logs: Logs, kernels: LayerKernels | None = None) -> float:
+    @property
+    def tangent(self) -> TangentKernel:
+        """The network, with its prior."""
+        return self.problem.operators.tangent
+
+    def value(self, logs: Logs, kernels: KernelShares | None = None) -> float:
         """Return log p(y); minus infinity if A is not positive definite in float64."""
         with torch.no_grad():
             factor = self._factor(logs, kernels or self.kernels(logs))
@@ -51,7 +63,7 @@ class Likelihood:
     def gradient(self, logs: Logs) -> float:
         """Return log p(y) and add its gradient to the ``grad`` of the leaves in `logs`; no gradient if the value is −∞.
 
-        Cost: (n·C)³ operations, and per layer four products of (n·C)² numbers by its width.
+        Cost: (n·C)³ operations, and what :meth:`KernelShares.backward` takes. Memory: two (n·C)² matrices and the kernels.
         """
         kernels = self.kernels(logs)
         with torch.no_grad():
@@ -59,15 +71,13 @@ class Likelihood:
             if factor is None:
                 return -math.inf
             value, alpha = self._value(factor)
-            by_matrix = (torch.outer(alpha, alpha) - torch.cholesky_inverse(factor)).mul_(0.5)
+            by_matrix = torch.cholesky_inverse(factor).mul_(-0.5).addr_(alpha, alpha, alpha=0.5)
+            del factor
             prior = logs[PRIOR].detach().exp()
-            inner = torch.stack([(by_matrix * kernel).sum() for kernel in kernels.kernels])
-            _add(logs[PRIOR], prior * inner)
             if NOISE in logs:
                 by_noise = by_matrix.diagonal().unflatten(0, (-1, self.problem.outputs)) * self._noise(logs)
                 _add(logs[NOISE], by_noise.sum(dim=0) if len(logs[NOISE]) > 1 else by_noise.sum().unsqueeze(0))
-        if kernels.moving:
-            kernels.backward(prior, by_matrix)
+        _add(logs[PRIOR], prior * kernels.backward(prior, by_matrix))
         return value
 
     def _setting(self, name: str, log: Tensor) -> Tensor:
@@ -78,13 +88,10 @@ class Likelihood:
         known = self.problem.data.noise_std.square().unflatten(0, (-1, self.problem.outputs))
         return logs[NOISE].detach().exp().expand_as(known) if NOISE in logs else known
 
-    def _factor(self, logs: Logs, kernels: LayerKernels) -> Tensor | None:
-        prior = logs[PRIOR].exp()
-        matrix = prior[0] * kernels.kernels[0]
-        for v, kernel in zip(prior[1:], kernels.kernels[1:], strict=True):
-            matrix.add_(kernel * v)
+    def _factor(self, logs: Logs, kernels: KernelShares) -> Tensor | None:
+        matrix = kernels.matrix(logs[PRIOR].exp())
         matrix.diagonal().add_(self._noise(logs).flatten())
-        factor, info = torch.linalg.cholesky_ex(matrix)
+        factor, info = torch.linalg.cholesky_ex(matrix, out=(matrix, torch.empty(0, dtype=torch.int32, device=matrix.device)))
         return None if info.any() or not bool(torch.isfinite(factor.diagonal()).all()) else factor
 
     def _value(self, factor: Tensor) -> tuple[float, Float[Tensor, "nC"]]:

@@ -39,7 +39,11 @@ class TrainingCopies(ABC):
     def result(self) -> nn.Module:
         """Return a copy of the current state, in the mode (training or evaluation) of the user's module."""
         copies = [copy.deepcopy(one) for one in self.copies]
-        return copies[0] if len(copies) == 1 else SumOfNetworks(*copies).train(copies[0].training)
+        if len(copies) == 1:
+            return copies[0]
+        total = SumOfNetworks(*copies)
+        total.training = total.networks.training = copies[0].training  # not .train(), which would change parts of the copies
+        return total
 
 
 class OwnLoop(TrainingCopies):

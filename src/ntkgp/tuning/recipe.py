@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from ntkgp._system.check_data import check_table
 from ntkgp._system.check_options import check_count
-from ntkgp.networks.layers import InputScales, Sine, gaussian
+from ntkgp._system.settings import in_own_settings
+from ntkgp.networks.activations import Sine
+from ntkgp.networks.layers import InputScales, gaussian
 from ntkgp.networks.mlp import mlp
 from ntkgp.networks.sums import SumOfNetworks
 from ntkgp.tuning.result import Tuned, WarmUp
@@ -27,6 +29,7 @@ SMOOTH, LOCAL = 0.7, 14.0  # starting input scales of the smooth and the local n
 MIN_WARM_POINTS = 12  # with fewer points no features are trained
 
 
+@in_own_settings(gradients=True)
 def tune_table(
     x: Float[Tensor, "N D"],
     y: Float[Tensor, "N"] | Float[Tensor, "N C"],

@@ -93,7 +93,9 @@ class Search:
             return self.module
         p = next(self.module.parameters())
         scales = InputScales(torch.ones(self.x.shape[1], dtype=p.dtype, device=p.device))
-        return nn.Sequential(OrderedDict(scales=scales, network=self.module)).train(self.module.training)
+        wrapped = nn.Sequential(OrderedDict(scales=scales, network=self.module))
+        wrapped.training = scales.training = self.module.training  # not .train(), which would reach the user's own parts
+        return wrapped
 
     def _is_scale(self, problem: Problem, name: str) -> bool:
         path, _, leaf = name.rpartition(".")
@@ -112,8 +114,7 @@ class Search:
         settings = {**{name: s.log() for name, s in scales.items()}, **{name: power.new_zeros(()) for name in weights}}
         settings = {name: log.clone() for name, log in settings.items()}
         with torch.no_grad():
-            kernels = likelihood.kernels(settings).kernels
-            sizes = torch.stack([kernel.diagonal().mean() for kernel in kernels])
+            sizes = likelihood.kernels(settings).sizes()
         shares = torch.where(sizes > 0, power / (len(sizes) * sizes.clamp_min(1e-300)), torch.ones_like(sizes))
         logs: Logs = {PRIOR: shares.log()}
         if self.options.noise_var == "outputs":
@@ -193,10 +194,8 @@ class Search:
             for name, value in values.items():
                 if name not in (NOISE, PRIOR):
                     tensors[name].copy_(value * likelihood.base[name] if name in likelihood.base else value)
-        if NOISE not in values:
-            assert not isinstance(self.options.noise_var, str)
-            noise = self.options.noise_var
-        else:
+        noise = self.options.noise_var
+        if isinstance(noise, str):
             noise = float(values[NOISE]) if len(values[NOISE]) == 1 else values[NOISE].unsqueeze(0)
         prior = values[PRIOR].tolist()
         named = {name: v for (key, names), v in zip(groups.items(), prior, strict=True) for name in key.split("+")}

@@ -25,10 +25,9 @@ def subset(source: Source, rows: int, generator: torch.Generator | None) -> Sour
     return Source(x[chosen], y[chosen], noise_var[chosen.to(noise_var.device)] if per_point else noise_var)
 
 
-def sample_of_ranks(source: Source, points: int, most: int, generator: torch.Generator) -> Source:
+def sample_of_ranks(group: Group, source: Source, points: int, most: int, generator: torch.Generator) -> Source:
     """Gather all points if they have at most `most` rows, else the subset that one process would draw; on every rank."""
-    group, x, y = source.group, source.x, source.y
-    assert group is not None
+    x, y = source.x, source.y
     outputs = opening(group, x, y)[1].shape[1:].numel()
     count = sum(len(part) for part, _ in x) if isinstance(x, Batches) else len(x)
     every, few, chosen = int(group.total(count)), max(1, points // outputs), None
@@ -44,10 +43,7 @@ def as_on_rank_0(found: Tuned, group: Group, noise_var: str | float | Tensor) ->
     prior = group.facts(found.prior_var)[0]
     with torch.no_grad():
         for tensor in [*found.module.parameters(), *found.module.buffers()]:
-            same = group.copied(tensor, tensor.device)
-            assert same is not None
-            tensor.copy_(same)
-    assert shared is not None
+            tensor.copy_(group.copied(tensor, tensor.device))
     learned = shared if isinstance(found.noise_var, Tensor) else float(shared)
     return replace(found, prior_var=prior, noise_var=learned if isinstance(noise_var, str) else noise_var)
 

@@ -15,6 +15,7 @@ from ntkgp._system.check_module import check_module
 from ntkgp._system.check_options import check_count, check_generator, check_positive
 from ntkgp._system.errors import NumericalWarning
 from ntkgp._system.progress import Bar, progress_bar
+from ntkgp._system.settings import in_own_settings
 from ntkgp._system.types import MeanFunction
 from ntkgp.distributed.group import Group
 from ntkgp.posterior.exact.method import Exact
@@ -28,6 +29,7 @@ from ntkgp.tuning.subsets import as_on_rank_0, sample_of_ranks, subset
 LEAVE_ONE_OUT_ROWS = 10_000  # most rows for leave-one-out errors, which need one dense factorisation
 
 
+@in_own_settings(gradients=True)
 def tune(
     module: nn.Module | Sequence[nn.Module],
     x: Tensor | Iterable[tuple[Tensor, Tensor]],
@@ -100,7 +102,8 @@ def tune(
     with together.together():
         check_count(points, "points", 1)
         generator = together.shared(generator)
-        some = sample_of_ranks(Source.of(modules[0], x, y, noise_var, together), points, LEAVE_ONE_OUT_ROWS, generator)
+        source = Source.of(modules[0], x, y, noise_var, together)
+        some = sample_of_ranks(together, source, points, LEAVE_ONE_OUT_ROWS, generator)
         options = replace(options, noise_var=some.noise_var)
         return as_on_rank_0(_tune(modules, some.x, some.y, options, points, generator, bar), together, noise_var)
 

@@ -10,6 +10,7 @@ from ntkgp._system.check_data import check_inputs, check_targets
 from ntkgp._system.check_module import check_module
 from ntkgp._system.check_options import check_count, check_generator, check_positive
 from ntkgp._system.progress import progress_bar
+from ntkgp._system.settings import in_own_settings
 from ntkgp.tangent.opening import open_network
 from ntkgp.tuning.loops import AdamWLoop, AdamWOptions, OwnLoop, TrainingCopies, TrainingData, TrainingLoop
 from ntkgp.tuning.result import WarmUp
@@ -18,6 +19,7 @@ from ntkgp.tuning.tune import tune
 Score = Callable[[WarmUp, Tensor, Tensor, Tensor, Tensor], float]
 
 
+@in_own_settings(gradients=True)
 def warm_up(
     module: nn.Module | Sequence[nn.Module],
     x: Tensor,

@@ -25,8 +25,8 @@ def crps_by_integration(law: torch.distributions.Normal, y: Tensor) -> Tensor:
 def test_every_number_of_an_evaluation(shape: tuple[int, ...], dtype: torch.dtype):
     """y stays float64 beside a float32 prediction: the numbers are those of what was predicted and observed, to float64."""
     p, y = drawn(shape)
-    p = ntkgp.Prediction(*(t.to(dtype) for t in vars(p).values()))
-    law = normal(ntkgp.Prediction(*(t.double() for t in vars(p).values())))
+    p = p.mapped(lambda t: t.to(dtype))
+    law = normal(p.mapped(torch.Tensor.double))
     e = ntkgp.diagnostics.evaluate(p, y)
     assert e.nll == pytest.approx(-float(law.log_prob(y).mean()), rel=1e-12)
     assert e.rmse == pytest.approx(float((y - law.mean).square().mean().sqrt()), rel=1e-12)

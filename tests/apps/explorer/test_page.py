@@ -15,32 +15,8 @@ from ntkgp.apps.explorer.model.csv_table import Table
 from ntkgp.apps.explorer.model.state import State, start
 from ntkgp.apps.explorer.page import app as page_module
 from ntkgp.apps.explorer.page.app import Page
+from tests.support.explorer_hand import Hand
 from tests.support.explorer_states import POINTS, SMALL, TABLE
-
-
-class Hand:
-    """A page without a browser: widgets are set and due callbacks called by hand."""
-
-    def __init__(self, state: State):
-        self.doc = Document()
-        self.page = Page(self.doc, state.to_link(), "http://127.0.0.1:1/")
-        self.settle()
-
-    def settle(self, ticks: int = 30) -> None:
-        for _ in range(ticks):
-            due = list(self.doc.session_callbacks)
-            if not due:
-                return
-            for callback in due:
-                if callback in self.doc.session_callbacks:
-                    if type(callback).__name__ == "TimeoutCallback":
-                        self.doc.callbacks.remove_session_callback(callback)
-                    callback.callback()
-
-    def press(self, button: Any) -> None:
-        for action in button._event_callbacks["button_click"]:
-            action()
-        self.settle(2)
 
 
 @pytest.fixture

@@ -54,6 +54,16 @@ BAD = {
             "table is ragged": {"table": {"names": ["a", "b"], "columns": [[1, 2], [1]]}},
             "table of texts": {"table": {"names": ["a", "b"], "columns": [["x", "y"], [1, 2]]}},
             "huge number in a table": {"table": {"names": ["a", "b"], "columns": [[10**400, 1], [1, 2]]}},
+            "number whose square overflows": {
+                "table": {"names": ["a", "b"], "columns": [[1e151, 1], [1, 2]]},
+                "target": "b",
+                "inputs": ["a"],
+            },
+            "column without a name": {
+                "table": {"names": ["", "b"], "columns": [[1, 2], [1, 2]]},
+                "target": "b",
+                "inputs": [""],
+            },
             "target not in the table": {
                 "table": {"names": ["a", "b"], "columns": [[1, 2], [1, 2]]},
                 "target": "z",

@@ -30,8 +30,21 @@ from tests.support.explorer_states import SMALL, TABLE
         b"a\nb\n": "at least 2 are needed",
         b"a;b\n1;2\n3;4": "separated by commas",
         b"\0\1\2": "not a text file",
-        b"a,b\n\xff\xfe,2\n": "cannot be read",
-        b"a,b\n1," + b"2" * 2_000_001: "at most 2 MB",
+        b"a,b\n1,2\n\xff\xfe,2\n": "not UTF-8 text: the byte 0xff in line 3",
+        "größe,b\n1,2\n3,4\n".encode("latin-1"): "not UTF-8 text: the byte 0xf6 in line 1",
+        "a,b\n1,2\n3,4\n".encode("utf-16"): "not a text file",
+        b"a,b\n": "0 row",
+        b"a,b\n1,2\n": "1 row",
+        b",\n1,2\n3,4\n": "no column with a name",
+        b" ,,\n1,2,3\n3,4,5\n": "no column with a name",
+        b"a,b,a\n1,2,3\n3,4,5\n": "two columns 'a'",
+        b"a,a\nx,2\ny,4\n": "two columns 'a'",
+        b"a,b\n1,inf\n2,-inf\n3,NaN\n": "0 row",
+        b"a,b\n1,2\n1e200,3\n": "1e\\+200 in column 'a'",
+        b"a,b\n1,2\n3,-1e308\n": "-1e\\+308 in column 'b'",
+        b"a,b\r1,2\r3,4\r": "cannot be read",
+        b'a,"b\n1,2\n3,4\n': "cannot be read",
+        b'a,b\n1,2"\n"': "cannot be read",  # polars panics here
         b",".join(b"c%d" % k for k in range(60)) + b"\n" + (b",".join([b"1"] * 60) + b"\n") * 2: "at most 50",
     }.items(),
 )
@@ -49,6 +62,26 @@ def test_what_is_left_out_of_a_table_is_said():
     assert parse(f"a,b,c\n{rows}\n".encode())[0] == parse(f"a,b,c\n{rows}\n".encode())[0]
     with pytest.raises(TableError, match="no column"):
         table.column("z")
+
+
+def test_a_column_without_a_name_is_left_out():
+    table, notes = parse(b",size,  ,price\n0,1,7,2\n1,3,8,4\n2,5,9,5\n")  # pandas writes its row numbers without a name
+    assert table == Table(("size", "price"), ((1.0, 3.0, 5.0), (2.0, 4.0, 5.0)))
+    assert notes == ("2 columns without a name left out",)
+
+
+def test_a_first_line_of_numbers_is_said():
+    table, notes = parse(b"1,2.5\n3,4\n5,6\n")
+    assert table == Table(("1", "2.5"), ((3.0, 5.0), (4.0, 6.0)))
+    assert notes == ("the first line was read as column names: 1, 2.5",)
+
+
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf", b"\n\r\n"], ids=["plain", "byte-order mark", "empty lines"])
+def test_names_are_read_as_they_are_quoted(start: bytes):
+    table, notes = parse(start + b'"say ""a, b""","c\nd",a_duplicated_0,\xc3\xb6\r\n1,2,3,4\r\n5,6,7,8\r\n')
+    assert table.names == ('say "a, b"', "c\nd", "a_duplicated_0", "ö")
+    assert table.columns == ((1.0, 5.0), (2.0, 6.0), (3.0, 7.0), (4.0, 8.0))
+    assert notes == ()
 
 
 def test_a_table_s_posterior_is_the_library_s_in_the_table_s_units():

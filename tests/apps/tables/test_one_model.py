@@ -12,6 +12,8 @@ from numpy.testing import assert_allclose
 from ntkgp.apps.explorer.model import your_data
 from ntkgp.apps.explorer.model.csv_table import Table
 from ntkgp.apps.explorer.model.state import State
+from ntkgp.apps.tables.fitting import NoiseGiven, fit_table
+from ntkgp.apps.tables.options import TableOptions
 from ntkgp.sklearn import NTKGPRegressor
 from tests.doors.cli.commands import SMALL, run
 
@@ -69,3 +71,11 @@ def test_scikit_learn_and_the_explorer(normalisation: str):
     assert_allclose(p.mean.numpy(), mean, rtol=EQUAL)
     assert_allclose(p.std.numpy(), std, rtol=EQUAL)
     assert_allclose(page.noise_std**2, model.noise_var_, rtol=EQUAL)
+
+
+def test_a_network_that_is_not_tuned_needs_known_noise():
+    x, options = torch.linspace(0, 1, 6).unsqueeze(1).double(), TableOptions(module=torch.nn.Linear(1, 1), tune=False)
+    with pytest.raises(ValueError, match="tune=False needs known noise"):
+        fit_table(x, x[:, 0], options)
+    known = NoiseGiven(known=torch.full((1, 1), 0.1).double())
+    assert fit_table(x, x[:, 0], options, known).predict(x).mean.shape == (6,)

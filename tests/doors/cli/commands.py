@@ -34,5 +34,5 @@ def houses(count: int, seed: int = 0) -> pl.DataFrame:
 
 def predictions(model: Path, table: pl.DataFrame, folder: Path, *options: str) -> tuple[pl.DataFrame, Result]:
     table.write_csv(folder / "new.csv")
-    result = run("predict", model, folder / "new.csv", "--out", folder / "out.csv", *options)
+    result = run("predict", model, folder / "new.csv", "--out", folder / "out.csv", "--force", *options)
     return pl.read_csv(folder / "out.csv"), result

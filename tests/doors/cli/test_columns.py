@@ -34,7 +34,7 @@ def test_missing_values_are_named_and_can_be_dropped(home: Path, tmp_path: Path)
     holes.write_csv(tmp_path / "holes.csv")
     fit = ["fit", tmp_path / "holes.csv", "--target", "price", "--out", tmp_path / "model", *SMALL]
     refused = run(*fit, code=2)
-    assert "column 'size' has no value in 2 of 30 rows, first in rows 4, 8" in said(refused)
+    assert "column 'size' has a missing value (empty, NA, NaN, null, ? or the like) in 2 of 30 rows: rows 4, 8" in said(refused)
     assert "--drop-missing" in said(refused)
     assert json.loads(run(*fit, "--drop-missing", "--json").stdout)["rows"] == 28
     assert "'size'" in said(run("predict", home / "model", tmp_path / "holes.csv", code=2))
@@ -52,7 +52,7 @@ def test_columns_that_are_missing_retyped_or_unknown_are_named(home: Path, tmp_p
 
     assert "has no column 'town'; its columns are 'size'" in attempt(houses(3).drop("town"), 2)
     retyped = attempt(houses(3).with_columns(size=pl.Series(["small", "large", "large"])), 2)
-    assert "column 'size' held numbers in the training table, but has type String here, such as 'small'" in retyped
+    assert "column 'size' must hold numbers, but 3 of 3 rows do not: 'small' in row 1, 'large' in row 2, " in retyped
     assert "'lift' held booleans" in attempt(houses(3).with_columns(lift=pl.Series([0, 1, 1])), 2)
     assert "columns that the training table did not have; they are ignored: colour" in attempt(
         houses(3).with_columns(colour=pl.lit("red")), 0
@@ -68,7 +68,7 @@ def test_tables_that_cannot_be_used(home: Path, tmp_path: Path):
     numbers = pl.DataFrame({"x": [1.0, 2.0, 3.0], "y": [1.0, 2.0, 3.0]})
     assert "has no column 'z'; its columns are x, y" in attempt(numbers, "--ignore", "z")
     assert "no column left for features" in attempt(numbers, "--ignore", "x")
-    assert "'y' must hold numbers, got type String" in attempt(numbers.with_columns(y=pl.lit("a")))
+    assert "'y' must hold numbers, but 3 of 3 rows do not: 'a' in row 1" in attempt(numbers.with_columns(y=pl.lit("a")))
     assert "has no rows" in attempt("x,y\n")
     assert "cannot be read" in attempt("x,y\n1,2\n1,2,3\n")
     names = pl.DataFrame({"id": [f"row {k}" for k in range(101)], "y": np.arange(101.0)})

@@ -63,14 +63,17 @@ def test_two_learning_rates(covariance_lr: float | None, expected: float):
 
 
 def test_stops_by_patience_and_keeps_the_best_weights():
-    """A rate so large that the loss goes up and down: what is kept is the best, not the last."""
-    trained = train(ntkgp.Adam(lr=0.1, patience=12, max_steps=1000, dtype=torch.float64))
+    """A rate so large that the loss goes up and down: what is kept is the best, not the last.
+
+    Few steps: such a rate magnifies rounding, and after hundreds of steps another processor takes other ones.
+    """
+    trained = train(ntkgp.Adam(lr=0.1, patience=5, max_steps=1000, dtype=torch.float64))
     assert trained.converged == [True] * 3
     assert len(set(trained.steps)) > 1  # each copy has its own patience
     _, losses = by_hand(task(), [0.05, 0.1, 0.05], max(trained.steps))
     for k, steps in enumerate(trained.steps):
         seen = losses[:steps, k]
-        assert steps == int(seen.argmin()) + 1 + 12
+        assert steps == int(seen.argmin()) + 1 + 5
         assert seen.min() < seen[-1]
         assert trained.accuracy[k] == pytest.approx(float(seen.min()), rel=1e-6)
     torch.testing.assert_close(task().loss(trained.deltas), torch.tensor(trained.accuracy).double(), rtol=1e-6, atol=0)

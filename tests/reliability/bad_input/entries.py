@@ -13,8 +13,13 @@ import ntkgp
 from ntkgp.sklearn import NTKGPRegressor
 from tests.reliability.bad_input.given import QUERY, Given, X, Y
 from tests.support import oracle, precise
+from tests.support.helpers import SURE
 
-EXACT, LOW_RANK, FULL_RANK = ntkgp.Exact(), ntkgp.LowRank(rank=1, tail=2), ntkgp.LowRank(rtol=0.5)
+EXACT, LOW_RANK, FULL_RANK = (
+    ntkgp.Exact(),
+    ntkgp.LowRank(rank=1, draws=2, confidence=SURE),
+    ntkgp.LowRank(rtol=0.5, confidence=SURE),
+)
 TRAINED = ntkgp.TrainedNetworks(rank=1, trainer=ntkgp.AcceleratedGD(tol=0.05, max_steps=3000))
 METHODS: dict[str, Any] = {"exact": EXACT, "low rank": LOW_RANK, "to a tolerance": FULL_RANK, "trained": TRAINED}
 

@@ -10,6 +10,7 @@ import ntkgp
 from ntkgp.diagnostics import evaluate
 from tests.reliability.bad_input.entries import EXACT
 from tests.reliability.bad_input.given import NAN, QUERY, X, Y, net
+from tests.support.helpers import seeded
 from tests.support.long_form import recorded
 from tests.support.unchanged import unchanged
 
@@ -29,14 +30,20 @@ OPTIONS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "rank 0, trained": (lambda: fitted(ntkgp.TrainedNetworks(rank=0)), ["rank must be at least 1"]),
     "rank of 2.5": (lambda: ntkgp.LowRank(rank=2.5), ["rank must be a whole number"]),  # pyright: ignore
     "rank of True": (lambda: ntkgp.LowRank(rank=True), ["rank must be a whole number"]),
-    "rank and rtol": (lambda: ntkgp.LowRank(rank=2, rtol=0.1), ["either a rank or an rtol"]),
-    "neither rank nor rtol": (lambda: ntkgp.LowRank(), ["either a rank or an rtol"]),
+    "draws and rtol": (lambda: ntkgp.LowRank(draws=2, rtol=0.1), ["either draws or an rtol", "draws=2", "rtol=0.1"]),
     "rtol 0": (lambda: ntkgp.LowRank(rtol=0.0), ["rtol", "positive"]),
     "rtol NaN": (lambda: ntkgp.LowRank(rtol=NAN), ["rtol", "positive"]),
     "rtol as text": (lambda: ntkgp.LowRank(rtol="small"), ["rtol", "number"]),  # pyright: ignore
-    "tail -1": (lambda: ntkgp.LowRank(rank=2, tail=-1), ["tail must be at least 0"]),
-    "max_rank 0": (lambda: ntkgp.LowRank(rtol=0.1, max_rank=0), ["max_rank must be at least 1"]),
-    "points of rtol": (lambda: fitted(ntkgp.LowRank(rtol=0.1, points=X[:, :1])), ["x must have shape (M, 2)"]),
+    "draws -1": (lambda: ntkgp.LowRank(rank=2, draws=-1), ["draws must be at least 0"]),
+    "confidence of 99.9": (lambda: ntkgp.LowRank(rank=2, confidence=99.9), ["confidence must lie between 0 and 1", "0.999"]),
+    "confidence of 1": (lambda: ntkgp.LowRank(rank=2, confidence=1), ["confidence must lie between 0 and 1"]),
+    "confidence, trained": (lambda: ntkgp.posterior.DrawnCovariance(0.0), ["confidence must lie between 0 and 1"]),
+    "side of Exact": (lambda: ntkgp.Exact("both"), ["side must be None, 'kernel' or 'weights'", "'both'"]),
+    "no more draws": (
+        lambda: fitted(ntkgp.LowRank(rank=2, draws=0)).more_draws(0),  # pyright: ignore[reportAttributeAccessIssue]
+        ["count must be at least 1"],
+    ),
+    "sharpen to nothing": (lambda: fitted(ntkgp.LowRank(rank=2, draws=0)).sharpen(X, rtol=0.0), ["rtol", "positive"]),
     "solver tolerance 0": (lambda: ntkgp.CGLS(tol=0.0), ["tol of CGLS", "positive"]),
     "solver without steps": (lambda: ntkgp.CGLS(max_iterations=0), ["max_iterations must be at least 1"]),
     "power iteration without steps": (lambda: ntkgp.linalg.PowerIteration(max_iterations=0), ["max_iterations"]),
@@ -93,7 +100,7 @@ OPTIONS: dict[str, tuple[Callable[[], Any], list[str]]] = {
 
 
 def fitted(method: Any, **options: Any) -> ntkgp.posterior.Posterior:
-    return ntkgp.fit(net(), X, Y, **{"noise_var": 0.1, "method": method, **options})
+    return ntkgp.fit(net(), X, Y, **{"noise_var": 0.1, "method": method, "generator": seeded(), **options})
 
 
 @pytest.mark.parametrize("what", OPTIONS)

@@ -1,6 +1,7 @@
 """The joint posterior of many small batches of points, conditioned on extra observations: dense and differentiable."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from botorch.posteriors import GPyTorchPosterior
@@ -21,6 +22,9 @@ class Observations:
     y: Float[Tensor, "*batches n m"]
     noise: Tensor  # variance; broadcasts to y
     outputs: list[int]  # network output observed by each column of y
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Observations":
+        return self  # never changes, and torch cannot copy tensors that are part of a graph
 
     @property
     def batch_shape(self) -> torch.Size:

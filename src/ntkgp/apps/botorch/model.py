@@ -10,12 +10,11 @@ from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from botorch.posteriors import GPyTorchPosterior, TransformedPosterior
 from botorch.utils.datasets import SupervisedDataset
-from botorch.utils.transforms import normalize_indices
 from botorch.utils.types import DEFAULT
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ntkgp.apps.botorch import data
+from ntkgp.apps.botorch import checks, data
 from ntkgp.apps.botorch.conditioning import Observations, batch_shape, gaussian, joint
 from ntkgp.apps.botorch.paths import paths_of
 from ntkgp.posterior.exact.posterior import ExactPosterior
@@ -86,16 +85,13 @@ class NTKGPModel(Model, FantasizeMixin):
         generator: torch.Generator | None = None,
     ):
         super().__init__()
-        data.check_training_data(train_X, train_Y)
+        checks.check_training_data(train_X, train_Y)
         noise = None if noise_var is None else data.known_noise(noise_var, train_Y)
-        if isinstance(outcome_transform, type):
-            outcome_transform = Standardize(m=train_Y.shape[1])
+        outcome_transform = Standardize(m=train_Y.shape[1]) if isinstance(outcome_transform, type) else outcome_transform
         with torch.no_grad():
             X = self.transform_inputs(train_X, input_transform)
-            Y, noise = data.transformed_targets(outcome_transform, X, train_Y, noise)
-            X, Y = X.double(), Y.double()
-        settings = {"starts": starts, "steps": steps, "hyper_prior": hyper_prior}
-        tuned = data.tuned_for(module, X, Y, noise, generator, **settings)
+            X, (Y, noise) = X.double(), data.transformed_targets(outcome_transform, X, train_Y, noise)
+        tuned = data.tuned_for(module, X, Y, noise, generator, starts=starts, steps=steps, hyper_prior=hyper_prior)
         self._set(tuned.fit(X, Y), train_X.detach(), input_transform, outcome_transform, tuned)
 
     @classmethod
@@ -155,14 +151,15 @@ class NTKGPModel(Model, FantasizeMixin):
         self.eval()
         if output_indices is not None:
             return self.subset_output(output_indices).posterior(X, None, observation_noise, posterior_transform)
-        X = self.transform_inputs(X)
+        X = checks.checked_query(self, X)
         mean, covariance = joint(self.gp, X, self._outputs, self._seen)
-        if isinstance(observation_noise, Tensor) or observation_noise:
-            noise = observation_noise if isinstance(observation_noise, Tensor) else self._noise
-            covariance = covariance + torch.diag_embed(noise.to(mean).expand_as(mean).flatten(-2))
+        if (noise := checks.observation_noise_at(observation_noise, self._noise, mean)) is not None:
+            covariance = covariance + torch.diag_embed(noise.flatten(-2))
         answer = gaussian(mean.to(X.dtype), covariance.to(X.dtype))
+        checks.check_answer(answer)
         if self._outcome_transform is not None:
             answer = self._outcome_transform.untransform_posterior(answer, X=X)
+            checks.check_answer(answer)
         return answer if posterior_transform is None else posterior_transform(answer, X=X)  # pyright: ignore[reportReturnType]
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> "NTKGPModel":
@@ -179,14 +176,16 @@ class NTKGPModel(Model, FantasizeMixin):
             **kwargs: ignored; BoTorch passes hints for GPyTorch's models.
         """
         self.eval()
-        data.check_observations(X, Y, self.train_inputs[0].shape[-1], self.num_outputs)
+        checks.check_observations(X, Y, self.train_inputs[0].shape[-1], self.num_outputs)
         points, targets, transform = self.transform_inputs(X).double(), Y.double(), self._outcome_transform
         if transform is not None:
             targets, _ = transform(targets, X=points)
-        variance = (self._noise if noise is None else noise).to(targets)
+        variance = checks.checked_noise(points, targets, self._noise if noise is None else noise, self)
         new = Observations(points, targets, variance, self._outputs)
         plain = points.ndim == targets.ndim == 2 >= variance.ndim and not (points.requires_grad or targets.requires_grad)
         everything = not self._seen and self._outputs == list(range(self.gp.problem.outputs))
+        if plain and not len(points):
+            return self._like()
         if plain and everything and isinstance(self.gp, ExactPosterior):
             assert self._original_train_inputs is not None
             original = torch.cat([self._original_train_inputs, X.detach().to(self._original_train_inputs)])
@@ -194,6 +193,11 @@ class NTKGPModel(Model, FantasizeMixin):
             gp = self.gp.update(points, targets, noise_var=None if known else variance.expand_as(targets))
             return self._like(gp=gp, original=original)
         return self._like(seen=(*self._seen, new))
+
+    def fantasize(self, X: Tensor, *args: Any, **options: Any) -> "NTKGPModel":
+        """A model that has also seen draws of its own posterior at X, (*batch, n', d); arguments as in ``FantasizeMixin``."""
+        checks.check_points(X)
+        return super().fantasize(X, *args, **options)
 
     def sample_paths(self, count: int = 1, *, generator: torch.Generator | None = None) -> GenericDeterministicModel:
         """Draw functions from the posterior as a deterministic model of batch shape (count,), for Thompson sampling.
@@ -227,11 +231,9 @@ class NTKGPModel(Model, FantasizeMixin):
 
     def subset_output(self, idcs: list[int]) -> "NTKGPModel":
         """The same model restricted to some of its outputs, in the given order."""
-        chosen = normalize_indices(list(idcs), d=self.num_outputs)
-        assert chosen is not None
-        transform = self._outcome_transform
+        chosen = checks.chosen_outputs(idcs, self.num_outputs)
         model = self._like(outputs=[self._outputs[k] for k in chosen])
-        if transform is not None:
+        if (transform := self._outcome_transform) is not None:
             model.outcome_transform = transform.subset_output(chosen)
         return model
 

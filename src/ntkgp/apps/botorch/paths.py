@@ -5,6 +5,7 @@ from botorch.models.deterministic import GenericDeterministicModel
 from botorch.models.model import Model
 from torch import Tensor
 
+from ntkgp.apps.botorch.checks import checked_query
 from ntkgp.posterior.samples import FunctionSample
 
 
@@ -19,7 +20,7 @@ def paths_of(model: Model, sample: FunctionSample, count: int, outputs: list[int
 
     def paths(X: Tensor) -> Tensor:
         model.eval()
-        points = model.transform_inputs(X)
+        points = checked_query(model, X)
         batches = points if points.ndim > 2 else points.unsqueeze(0)
         if batches.shape[-3] == 1:  # all functions at the same points
             found = values(sample, batches.squeeze(-3)).movedim(0, -3)

@@ -5,13 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
+from ntkgp.apps.commands.outputs import Force, check_outputs
 from ntkgp.apps.commands.shared import Device, Drop, Json, Quiet, TableFiles, explained, print_json
 from ntkgp.apps.tables import folder
 from ntkgp.apps.tables import ranks as table_ranks
-from ntkgp.apps.tables.columns import Column, TableError
+from ntkgp.apps.tables.columns import NUMBER, Column, TableError, kind_of
 from ntkgp.apps.tables.named import NamedColumns, NamedModel, fit_named
 from ntkgp.apps.tables.options import TableOptions
 from ntkgp.apps.tables.reading import files_of, read
+from ntkgp.storage.lock import LOCK, check_lock_file
 
 SIDES = {  # how the low-rank posterior worked, by the value of `side`
     "weights": "one pass over the rows per step",
@@ -31,6 +33,10 @@ def fit(
     group_noise: Annotated[
         str | None, typer.Option(help="Learn one noise variance per value of this column; it is also a feature.")
     ] = None,
+    categorical: Annotated[
+        list[str] | None, typer.Option(help="Column of categories, even if they look like numbers; repeat for several.")
+    ] = None,
+    force: Force = False,
     drop_missing: Drop = False,
     width: Annotated[
         int | None,
@@ -40,7 +46,9 @@ def fit(
         int | None,
         typer.Option(help="Number of small networks trained for features.", show_default="6; above 8,000 rows × targets 2"),
     ] = None,
-    rank: Annotated[int, typer.Option(help="Rank of the posterior above 8,000 rows × targets; below it is exact.")] = 256,
+    rank: Annotated[
+        int | None, typer.Option(help="Rank of a low-rank posterior.", show_default="exact where that is not slower")
+    ] = None,
     max_rows_tuning: Annotated[int, typer.Option(help="Maximal number of rows × targets used for tuning.")] = 2000,
     steps: Annotated[int, typer.Option(help="Number of tuning steps.")] = 100,
     starts: Annotated[int, typer.Option(help="Number of starting points for tuning; the best one continues.")] = 3,
@@ -51,7 +59,8 @@ def fit(
 ) -> None:
     """Fit a Gaussian process with a network's tangent kernel to a table.
 
-    All columns except the targets are features: numbers unchanged, texts and booleans as one feature per category.
+    All columns except the targets are features: numbers unchanged, texts and booleans as one feature per category. A column of
+    numbers with a few texts in it is an error: correct these cells, or pass --categorical.
 
     Example: [bold]ntkgp fit train.csv --target price --out model[/bold]
 
@@ -63,7 +72,7 @@ def fit(
 
     Faster with many rows: [bold]ntkgp fit big.parquet --target price --width 16 --rank 64[/bold]
     """
-    ignored, noise_columns = ignore or [], noise_column or []
+    ignored, noise_columns, texts = ignore or [], noise_column or [], categorical or []
     with explained() as warned, table_ranks.joined(device) as (ranks, device):
         show = not quiet and (ranks is None or ranks.first)
         options = TableOptions(
@@ -75,19 +84,31 @@ def fit(
             raise TableError(
                 f"pass one --noise-column for each of the {len(target)} targets without --group-noise, or none at all"
             )
-        unknown = [name for name in [*target, *ignored, *noise_columns, *([group_noise] if group_noise else [])]
+        unknown = [name for name in [*target, *ignored, *noise_columns, *texts, *([group_noise] if group_noise else [])]
                    if name not in names]  # fmt: skip
         if unknown:
             raise TableError(f"{table} has no column {unknown[0]!r}; its columns are {', '.join(names)}")
-        twice = [name for name in target if target.count(name) > 1 or name in {*ignored, *noise_columns, group_noise}]
+        twice = [name for name in target if target.count(name) > 1 or name in {*ignored, *noise_columns, *texts, group_noise}]
+        twice += [name for name in noise_columns if name in texts]
         if twice:
             raise TableError(
-                f"column {twice[0]!r} is given twice: as --target, and again as --target, --ignore, --noise-column or "
-                "--group-noise; give it once"
+                f"column {twice[0]!r} is given twice: as --target or --noise-column, and again as --target, --ignore, "
+                "--noise-column, --group-noise or --categorical; give it once"
             )
+        if ranks is None or ranks.first:
+            check_outputs([out / folder.FACTS], force, files_of(table))
+            check_lock_file(out / LOCK)
         wanted = [name for name in names if name not in {*ignored} - {group_noise}]
-        data = table_ranks.rows(table, wanted, drop_missing, ranks)
         used = [name for name in wanted if name not in {*target, *noise_columns, *ignored}]
+        texts = [name for name in texts if name in used]
+        numbers = [*target, *noise_columns]
+        data = table_ranks.rows(table, wanted, drop_missing, ranks, numbers=numbers, features=used, texts=texts)
+        no_category = [name for name in texts if kind_of(data[name]) == NUMBER]
+        if no_category:
+            raise TableError(
+                f"column {no_category[0]!r} has type {data.schema[no_category[0]]}; --categorical takes texts and whole "
+                "numbers: convert the column"
+            )
         features = table_ranks.same_columns([Column.of(data[name]) for name in used], ranks)
         if not features:
             raise TableError(f"{table} has no column left for features; its columns are {', '.join(names)}")
@@ -95,7 +116,7 @@ def fit(
         model = fit_named(data, columns, options, ranks)
         if ranks is not None and not ranks.first:
             return
-        folder.save(model, out)
+        folder.save(model, out, replace=force)
         record = {
             "model": str(out),
             "targets": list(target),

@@ -9,9 +9,10 @@ import polars as pl
 import typer
 from torch import Tensor
 
-from ntkgp.apps.commands.shared import Device, Json, ModelFolder, Quiet, TableFile, explained, print_json, rows_of
+from ntkgp.apps.commands.outputs import Force, check_outputs
+from ntkgp.apps.commands.shared import Device, Json, ModelFolder, Quiet, TableFile, check_level, explained, print_json, rows_of
 from ntkgp.apps.tables import folder
-from ntkgp.apps.tables.reading import write
+from ntkgp.apps.tables.reading import check_writable_kind, write
 from ntkgp.posterior.prediction import Prediction
 
 
@@ -22,8 +23,9 @@ def predict(
     level: Annotated[float, typer.Option(help="Probability of a new observation between lower and upper.")] = 0.95,
     mean_only: Annotated[bool, typer.Option("--mean-only", help="Write only the mean, which is much faster.")] = False,
     drop_missing: Annotated[
-        bool, typer.Option("--drop-missing", help="Leave predictions empty for rows with a missing value.")
+        bool, typer.Option("--drop-missing", help="Leave predictions empty for rows with a missing or infinite value.")
     ] = False,
+    force: Force = False,
     device: Device = "cpu",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -37,6 +39,9 @@ def predict(
     Example: [bold]ntkgp predict model new.parquet --out predictions.csv --level 0.9[/bold]
     """
     with explained() as warned:
+        check_level(level)
+        check_outputs([out], force, [table], model)
+        check_writable_kind(out)
         fitted = folder.load(model, device)
         data, whole = rows_of(fitted, table, [], drop_missing)
         if mean_only:
@@ -52,7 +57,7 @@ def predict(
         columns = _columns(fitted.columns.targets, values, len(data))
         rows = pl.DataFrame([whole.arg_true().cast(pl.Int64).alias("row"), *columns])
         every = pl.DataFrame(pl.int_range(len(whole), eager=True).alias("row"))
-        write(every.join(rows, on="row", how="left", maintain_order="left").drop("row"), out)
+        write(every.join(rows, on="row", how="left", maintain_order="left").drop("row"), out, replace=force)
         record = {"predictions": str(out), "rows": len(whole), "predicted": len(data), "level": level, "warnings": warned}
         if as_json:
             print_json(record)

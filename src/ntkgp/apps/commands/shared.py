@@ -11,7 +11,8 @@ import polars as pl
 import torch
 import typer
 
-from ntkgp.apps.tables.columns import CATEGORY, MAX_LISTED, check_kinds
+from ntkgp.apps.tables.cells import with_numbers
+from ntkgp.apps.tables.columns import CATEGORY, MAX_LISTED, NUMBER, TableError, check_kinds
 from ntkgp.apps.tables.named import NamedModel
 from ntkgp.apps.tables.reading import collect, complete, read
 
@@ -36,16 +37,23 @@ TableFiles = Annotated[
 ]
 TableFile = Annotated[Path, typer.Argument(metavar="TABLE", help="A .csv, .tsv or .parquet file with one row per observation.")]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A folder written by ntkgp fit.")]
-Drop = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with a missing value.")]
+Drop = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with a missing or infinite value.")]
 Device = Annotated[str, typer.Option(help="Device for the computation: cpu, cuda or cuda:1.", callback=_device)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, to standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress bars and no summary.")]
 
 
+def check_level(level: float) -> None:
+    """Check the probability of an interval."""
+    if not 0 < level < 1:
+        raise TableError(f"level must be between 0 and 1, got {level!r}; write 95 % as 0.95")
+
+
 def rows_of(named: NamedModel, path: Path, also: Sequence[str], drop: bool) -> tuple[pl.DataFrame, pl.Series]:
     """The complete rows of a file, and for every row of the file whether it is complete; `also` names extra columns."""
     columns, group = named.columns, named.group
-    source = read(path, [column.name for column in columns.features if column.kind == CATEGORY])
+    texts = [column.name for column in columns.features if column.kind == CATEGORY]
+    source = read(path, texts)
     names = source.collect_schema().names()
     known = {*named.needed, *columns.targets, *columns.ignored, *columns.noise}
     unknown = [name for name in names if name not in known]
@@ -54,7 +62,9 @@ def rows_of(named: NamedModel, path: Path, also: Sequence[str], drop: bool) -> t
             f"{path} has columns that the training table did not have; they are ignored: {', '.join(unknown)}", stacklevel=2
         )
     wanted = dict.fromkeys([*named.needed, *also, *(name for name in columns.noise if name in names)])
-    data = collect(source, list(wanted), path)
+    data = collect(source, list(wanted), path, texts)
+    numeric = [column.name for column in columns.features if column.kind == NUMBER]
+    data = with_numbers(data, path, [name for name in wanted if name in {*numeric, *also, *columns.noise}], [])
     check_kinds(data, columns.features, path)
     whole = complete(data, path, drop)
     data = data.filter(whole)

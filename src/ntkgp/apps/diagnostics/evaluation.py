@@ -131,7 +131,7 @@ def evaluate(prediction: Prediction, y: Tensor) -> Evaluation:
     if not y.numel():
         raise ValueError("there is nothing to evaluate: the prediction and y hold no points")
     _ = prediction.total_std  # raises an error that says what to pass if the noise is unknown
-    exact = Prediction(*(t.detach().cpu().double().flatten() for t in vars(prediction).values()))
+    exact = prediction.mapped(lambda t: t.detach().cpu().double().flatten())
     y, std = y.detach().cpu().double().flatten(), exact.total_std
     error, nll = y - exact.mean, -exact.log_density(y)
     z = error / std

@@ -4,7 +4,6 @@ import json
 import os
 import platform
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -12,12 +11,13 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from ntkgp._system.locks import cached_property
 from ntkgp.apps.figure1.toys import TOYS
 from ntkgp.apps.plots.functions import posterior_1d
 from ntkgp.linalg.svd.dense import DenseSVD
 from ntkgp.networks.layers import TrigonometricInputs
 from ntkgp.networks.mlp import mlp
-from ntkgp.posterior.spectral import JointKernel, SpectralPosterior, Spectrum
+from ntkgp.posterior.exact.spectral import JointKernel, SpectralPosterior, Spectrum
 from ntkgp.posterior.trained.covariance import PaperCovariance, TightCovariance
 from ntkgp.posterior.trained.plan import plan_covariance
 from ntkgp.posterior.trained.training.accelerated import AcceleratedGD

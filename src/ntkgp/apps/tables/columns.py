@@ -35,7 +35,7 @@ class Column:
     @classmethod
     def of(cls, series: pl.Series) -> "Column":
         """Describe a column of the training table."""
-        kind = _kind(series)
+        kind = kind_of(series)
         if kind is None:
             raise TableError(
                 f"column {series.name!r} has type {series.dtype}; expected numbers, booleans or texts: convert it, or leave "
@@ -73,11 +73,11 @@ class Column:
 def check_kinds(table: pl.DataFrame, columns: Sequence[Column], path: Path) -> None:
     """Check that every column has the same kind as in the training table."""
     for column in columns:
-        got = _kind(table[column.name])
+        got = kind_of(table[column.name])
         if got != column.kind:
             value = table[column.name].drop_nulls().head(1).to_list()
             raise TableError(
-                f"{path}: column {column.name!r} held {_plural(column.kind)} in the training table, but has type "
+                f"{path}: column {column.name!r} held {plural(column.kind)} in the training table, but has type "
                 f"{table.schema[column.name]} here{f', such as {value[0]!r}' if value else ''}; convert it"
             )
 
@@ -106,7 +106,8 @@ def encode(table: pl.DataFrame, columns: Sequence[Column]) -> Float[Tensor, "N D
     return features
 
 
-def _kind(series: pl.Series) -> str | None:
+def kind_of(series: pl.Series) -> str | None:
+    """The kind of the values of a column; None if they cannot be used."""
     dtype = series.dtype
     if dtype == pl.Boolean:
         return BOOLEAN
@@ -115,8 +116,9 @@ def _kind(series: pl.Series) -> str | None:
     return NUMBER if dtype.is_numeric() else None
 
 
-def _plural(kind: str) -> str:
-    return {NUMBER: "numbers", BOOLEAN: "booleans", CATEGORY: "texts"}[kind]
+def plural(kind: str | None) -> str:
+    """The values of a kind, for messages."""
+    return {NUMBER: "numbers", BOOLEAN: "booleans", CATEGORY: "texts", None: "other values"}[kind]
 
 
 def listed(items: Sequence[object], most: int = MAX_LISTED) -> str:

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ntkgp._system.check_data import check_noise
+from ntkgp._system.locks import ForkLock
 from ntkgp.apps.tables.model import TableModel
 from ntkgp.apps.tables.noise import group_variances, noise_on_new_rows
 from ntkgp.apps.tables.options import TableOptions
@@ -65,9 +66,9 @@ def fit_table(
     scaling = Scaling.of if ranks is None else partial(Scaling.of_all, group=ranks)
     scaling = scaling if options.standardize else Scaling.none
     inputs, targets = scaling(x), scaling(y)
-    with seeded(options.seed, options.device) as generator:
-        job = _Job(options, targets, generator, int(len(y) if ranks is None else ranks.total(len(y))), ranks)
-        return job.run(inputs, x, y, noise)
+    generator = torch.Generator().manual_seed(options.seed)
+    job = _Job(options, targets, generator, int(len(y) if ranks is None else ranks.total(len(y))), ranks)
+    return job.run(inputs, x, y, noise)
 
 
 @dataclass
@@ -91,7 +92,7 @@ class _Job:
         return self.options.is_large(self.rows * self.outputs)
 
     def run(self, inputs: Scaling, x: Tensor, y: Tensor, noise: NoiseGiven) -> TableModel:
-        # The dense factorisation needs float64; the low-rank solver refines its float32 products itself.
+        # Large networks are tuned in float32; every posterior computes in float64 all the same.
         place = {"device": self.options.device, "dtype": torch.float32 if self.large else torch.float64}
         square = self.targets.scale.square().cpu()
         known, groups = self._standardised_noise(noise, square, len(x))
@@ -163,13 +164,15 @@ class _Job:
         module = self._module(x, y)
         if options.tune:
             return tune(module, x, y, **settings).widened()
-        assert isinstance(noise_var, Tensor)
+        if isinstance(noise_var, str):
+            raise ValueError("tune=False needs known noise: pass NoiseGiven(known=...), or tune")
         return Tuned(module, noise_var, 1.0, float("nan"), float("nan"), len(x), float("nan"), noise_known=True)
 
     def _module(self, x: Tensor, y: Tensor) -> nn.Module:
         module: Any = copy.deepcopy(self.options.module)
         if callable(module) and not isinstance(module, nn.Module):
-            module = module(x.shape[1], self.outputs, self.generator)
+            with globally_seeded(self.options.seed, self.options.device):
+                module = module(x.shape[1], self.outputs, self.generator)
         if not isinstance(module, nn.Module):
             raise TypeError(
                 "module must be None, an nn.Module or a function (n_features, n_outputs, generator) -> nn.Module, got "
@@ -178,9 +181,9 @@ class _Job:
         return module.to(x)
 
     def _posterior(self, tuned: Tuned, x: Tensor, y: Tensor, together: bool = False) -> Posterior:
-        group, all_rows = self.ranks if together else None, self.rows * self.outputs
-        rows, parameters = all_rows if together else y.numel(), sum(p.numel() for p in tuned.module.parameters())
-        method = self.options.method_for(rows, all_rows, parameters)
+        group = self.ranks if together else None
+        rows = self.rows * self.outputs if together else y.numel()
+        method = self.options.method_for(rows, sum(p.numel() for p in tuned.module.parameters()))
         return tuned.fit(x, y, method=method, generator=self.generator, progress=self.options.progress, group=group)
 
     def _summary(self, tuned: Tuned, posterior: Posterior, features: int, dtype: torch.dtype) -> dict[str, Any]:
@@ -220,16 +223,19 @@ def _low_rank_facts(posterior: Posterior) -> dict[str, Any]:
     }
 
 
+_seeding = ForkLock(order=0)
+
+
 @contextmanager
-def seeded(seed: int, device: Any) -> Iterator[torch.Generator]:
-    """Yield a seeded generator; meanwhile torch's global generators are seeded too, for layers that draw weights from them.
+def globally_seeded(seed: int, device: Any) -> Iterator[None]:
+    """Seed torch's global generators, for layers that draw weights from them, and restore them: one thread at a time.
 
     Only the generators of the CPU and of this device are touched: using another GPU would start it in every worker process.
     """
     gpus = [torch.device(device)] if torch.device(device).type == "cuda" else []
-    with torch.random.fork_rng(devices=gpus):
+    with _seeding, torch.random.fork_rng(devices=gpus):
         torch.default_generator.manual_seed(seed)
         for gpu in gpus:
             with torch.cuda.device(gpu):
                 torch.cuda.manual_seed(seed)
-        yield torch.Generator().manual_seed(seed)
+        yield

@@ -1,7 +1,15 @@
-"""Save and load a table model: a folder with two safetensors files and a JSON file. Loading executes no code from it."""
+"""Save and load a table model: a folder with a JSON file and two safetensors files. Loading executes no code from it.
+
+The JSON names the other two, which have new names in every save, and is replaced last. So the folder holds one complete model
+at any time, even if a save fails or is killed.
+"""
 
 import hashlib
 import json
+import re
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,15 +23,20 @@ from ntkgp.apps.tables.scaling import Scaling
 from ntkgp.networks.description import describe, rebuild
 from ntkgp.posterior import load as posterior_files
 from ntkgp.storage.file import read, write
-from ntkgp.storage.replace import check_plain, replacing
+from ntkgp.storage.lock import folder_in_use
+from ntkgp.storage.replace import check_plain, replacing_files
 from ntkgp.storage.state import State
 
-FORMAT, VERSION = "ntkgp table model", 1
-FACTS, NETWORK, POSTERIOR = "model.json", "network.safetensors", "posterior.safetensors"
+FORMAT, VERSION, VERSIONS = "ntkgp table model", 2, (1, 2)  # version 1 has files without digits in their names
+FACTS, NETWORK, POSTERIOR = "model.json", "network", "posterior"
+ATTEMPTS = 20  # loads of a folder that is replaced again and again
 
 
-def save(named: NamedModel, folder: Path) -> None:
+def save(named: NamedModel, folder: Path, replace: bool = True) -> None:
     """Write the model into a folder, which is created if it does not exist: weights, posterior, and the rest as JSON.
+
+    Only the files of the old model are deleted, as its JSON names them. If there is a JSON and `replace` is false, raise
+    FileExistsError.
 
     Example:
         >>> import polars as pl, tempfile
@@ -39,12 +52,29 @@ def save(named: NamedModel, folder: Path) -> None:
         True
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (NETWORK, POSTERIOR, FACTS):  # check all three before replacing any of them
-        check_plain(folder / name)
+    check_plain(folder / FACTS)
+    token = secrets.token_hex(8)
+    files = {part: f"{part}-{token}.safetensors" for part in (NETWORK, POSTERIOR)}
+    with folder_in_use(folder, "another save", wait=True):
+        old, new = _named(folder), {*files.values()}
+        try:
+            with replacing_files(folder, replace, last=FACTS) as temporary:
+                write(temporary / files[NETWORK], NETWORK, State(tensors=dict(named.model.module.state_dict())))
+                named.model.posterior.save(temporary / files[POSTERIOR])
+                facts = _facts(named) | {"files": {name: _sha256(temporary / name) for name in files.values()}}
+                text = json.dumps({"sha256": _signature(facts), **facts}, indent=1) + "\n"
+                (temporary / FACTS).write_text(text, encoding="utf-8")
+        finally:
+            current = _named(folder)
+            with suppress(OSError):
+                for name in (old if current == new else new) - current:
+                    (folder / name).unlink(missing_ok=True)
+
+
+def _facts(named: NamedModel) -> dict[str, Any]:
+    """What the JSON file holds, but for the files."""
     model, columns = named.model, named.columns
-    write(folder / NETWORK, "network", State(tensors=dict(model.module.state_dict())))
-    model.posterior.save(folder / POSTERIOR)
-    facts = {
+    return {
         "format": FORMAT,
         "version": VERSION,
         "columns": [asdict(column) for column in columns.features],
@@ -60,36 +90,39 @@ def save(named: NamedModel, folder: Path) -> None:
         "network": describe(model.module),
         "dtype": str(next(model.module.parameters()).dtype).removeprefix("torch."),
         "fitted": model.fitted,
-        "files": {name: _sha256(folder / name) for name in (NETWORK, POSTERIOR)},
     }
-    with replacing(folder / FACTS) as temporary:
-        temporary.write_text(json.dumps({"sha256": _signature(facts), **facts}, indent=1) + "\n", encoding="utf-8")
 
 
 def load(folder: Path, device: str = "cpu") -> NamedModel:
     """Load a model written by :func:`save`; raise a TableError if it is damaged or its files belong to different models."""
     facts = _read_facts(folder)
-    try:
-        return _model(folder, facts, device)
-    except TableError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        # The sha256 matches, but `save` did not write this content.
-        raise TableError(f"{folder} cannot be loaded: {error}") from error
+    for _ in range(ATTEMPTS):
+        try:
+            return _model(folder, facts, device)
+        except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+            before, facts = _signature(facts), _read_facts(folder)
+            if _signature(facts) != before:  # another process has replaced the model meanwhile
+                continue
+            if isinstance(error, TableError | OSError):
+                raise
+            # The sha256 matches, but `save` did not write this content.
+            raise TableError(f"{folder} cannot be loaded: {error}") from error
+    raise TableError(f"{folder} is being replaced by another process again and again; try again when that process has ended")
 
 
 def _model(folder: Path, facts: dict[str, Any], device: str) -> NamedModel:
-    for name in (NETWORK, POSTERIOR):
-        _check_inside(folder, name)
-        if not (folder / name).is_file():
-            raise TableError(f"{folder} is not a complete model: {name} is missing; copy the whole folder, or fit again")
-        if _sha256(folder / name) != facts["files"][name]:
-            raise TableError(f"{folder / name} is damaged, or belongs to another model than {FACTS}; use another copy")
-    _, weights = read(folder / NETWORK, torch.device("cpu"))
+    paths = {part: folder / _file(facts["files"], part) for part in (NETWORK, POSTERIOR)}
+    for path in paths.values():
+        _check_inside(path)
+        if not path.is_file():
+            raise TableError(f"{folder} is not a complete model: {path.name} is missing; copy the whole folder, or fit again")
+        if _sha256(path) != facts["files"][path.name]:
+            raise TableError(f"{path} is damaged, or belongs to another model than {FACTS}; use another copy")
+    _, weights = read(paths[NETWORK], torch.device("cpu"))
     module = rebuild(facts["network"], sum(t.numel() for t in weights.tensors.values())).to(State(facts=facts).dtype("dtype"))
     module.load_state_dict(weights.tensors)
     module = module.to(device)
-    posterior = posterior_files.load(folder / POSTERIOR, module)
+    posterior = posterior_files.load(paths[POSTERIOR], module)
     noise, variances = facts["noise"], facts["noise"]["variances"]
     group = None if noise["group"] is None else _column(noise["group"])
     columns = NamedColumns(
@@ -135,7 +168,7 @@ def _check_together(named: NamedModel) -> None:
 
 def _read_facts(folder: Path) -> dict[str, Any]:
     path = folder / FACTS
-    _check_inside(folder, FACTS)
+    _check_inside(path)
     if not path.is_file():
         raise TableError(f"there is no model in {folder}: {FACTS} is missing; create it with ntkgp fit --out {folder}")
     try:
@@ -144,20 +177,37 @@ def _read_facts(folder: Path) -> dict[str, Any]:
             raise ValueError("expected an object")
     except (ValueError, RecursionError) as error:
         raise TableError(f"{path} is damaged: {error}") from error
-    if facts.get("format") != FORMAT or facts.get("version") != VERSION:
+    if facts.get("format") != FORMAT or facts.get("version") not in VERSIONS:
         raise TableError(
-            f"{path} is {facts.get('format')!r} of version {facts.get('version')!r}; expected {FORMAT!r} of version {VERSION}: "
-            "update ntkgp, or fit again"
+            f"{path} is {facts.get('format')!r} of version {facts.get('version')!r}; expected {FORMAT!r} of version "
+            f"{VERSIONS[0]} or {VERSIONS[1]}: update ntkgp, or fit again"
         )
     if facts.pop("sha256", None) != _signature(facts):
         raise TableError(f"{path} is damaged: its content does not match its sha256; use another copy, or fit again")
     return facts
 
 
-def _check_inside(folder: Path, name: str) -> None:
+def _file(names: Iterable[str], part: str) -> str:
+    """The one of these names that belongs to a part of the model. No other file is read, whatever the JSON says."""
+    found = [name for name in names if re.fullmatch(rf"{part}(-[0-9a-f]{{16}})?\.safetensors", name)]
+    if len(found) != 1:
+        raise TableError(f"{FACTS} must name one {part} file, got {found}")
+    return found[0]
+
+
+def _named(folder: Path) -> set[str]:
+    """The files that the JSON in a folder names; none if there is no model."""
+    try:
+        files = _read_facts(folder)["files"]
+        return {_file(files, part) for part in (NETWORK, POSTERIOR)}
+    except (LookupError, OSError, TypeError, ValueError):
+        return set()
+
+
+def _check_inside(path: Path) -> None:
     """Refuse symbolic links: they could point anywhere outside the folder."""
-    if (folder / name).is_symlink():
-        raise TableError(f"{folder / name} is a symbolic link, which is not allowed in a model; copy the file itself")
+    if path.is_symlink():
+        raise TableError(f"{path} is a symbolic link, which is not allowed in a model; copy the file itself")
 
 
 def _signature(facts: dict[str, Any]) -> str:

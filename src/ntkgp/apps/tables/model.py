@@ -56,7 +56,7 @@ class TableModel:
         """Mean, variance and noise in the units of the targets; `noise_var` None uses the common noise of all rows."""
         # The noise is added here, in the user's units, because the noise of the fit may differ between rows.
         standardised = self.posterior.predict(self._standardised(x), noise_var=1.0)
-        found = self.targets.undo(Prediction(*(part.cpu().double() for part in vars(standardised).values())))
+        found = self.targets.undo(standardised.mapped(lambda part: part.cpu().double()))
         common = self.noise_var if self.noise_var is not None and len(self.noise_var) == 1 else None
         known = common if noise_var is None else noise_var
         if known is None:

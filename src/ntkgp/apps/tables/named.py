@@ -64,8 +64,8 @@ class NamedModel:
         parts = [self.model.predict(encode(part, self.columns.features), self.noise_at(part))
                  for part in self._parts(table, progress)]  # fmt: skip
         noise = [part.noise_var for part in parts if part.noise_var is not None]
-        joined = (torch.cat([getattr(part, name) for part in parts]) for name in ("mean", "variance", "lower", "upper"))
-        return Prediction(*joined, noise_var=torch.cat(noise) if noise else None)
+        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("mean", "variance", "lower", "upper")}
+        return Prediction(**joined, noise_var=torch.cat(noise) if noise else None, confidence=parts[0].confidence)
 
     def noise_at(self, table: pl.DataFrame) -> Float[Tensor, "M C"] | None:
         """The noise variance of each row of a table; None if all rows share one, or if the table lacks the noise columns."""

@@ -26,7 +26,7 @@ def group_variances(
     source = Source(x[chosen], y[chosen])
     problem = build_problem(tuned.module, source, prior_var=tuned.prior_var, dtype=torch.float64)
     groups = (outputs * members[chosen].unsqueeze(1) + torch.arange(outputs, device=x.device)).flatten()
-    kernel, residual = problem.operators.jacobian.gram(), problem.data.residual
+    kernel, residual = problem.operators.rows.gram(), problem.data.residual
     return group_noise(kernel, residual, groups, start.to(x.device).flatten()).view(-1, outputs)
 
 

@@ -6,12 +6,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ntkgp._system.check_options import check_count
-from ntkgp.linalg.cgls import CGLS
-from ntkgp.posterior.exact.method import Exact
 from ntkgp.posterior.lowrank.method import LowRank
 from ntkgp.posterior.method import Method
-
-SOLVER_TOLERANCE = 1e-5  # relative, for the low-rank posterior mean; errors are far below the posterior std
 
 
 class Size(NamedTuple):
@@ -30,7 +26,8 @@ SMALL, LARGE, LARGEST = (
     Size(64, 2, (0, 200, 1000, 4000)),
     Size(32, 2, (0, 1000, 4000, 16000)),
 )
-MANY_ROWS = 200_000  # rows times targets; larger tables use the smallest networks
+# Rows times targets up to which the networks have the first of these sizes, by type of device, and the second.
+FEW_ROWS, MANY_ROWS = {"cpu": 8_000, "cuda": 30_000}, 200_000
 
 
 @dataclass(frozen=True)
@@ -40,13 +37,13 @@ class TableOptions:
     Args:
         module: None for the recipe (:func:`ntkgp.tune_table`); a network; or a function (features, outputs, generator) →
             network. A given network is tuned by :func:`ntkgp.tune`.
-        method: as for :func:`ntkgp.fit`; None for `Exact` up to its limit of rows times targets and `LowRank` above.
+        method: as for :func:`ntkgp.fit`; None for its automatic choice, or, with a `rank`, for `LowRank`.
         standardize: scale every column to mean 0 and standard deviation 1 first.
         tune: learn noise, prior variances and scales; False uses a given module and its known noise unchanged.
         width: width of the recipe's hidden layers (4·width in the local network, at most 64 in those trained for features);
-            None for 512 up to the dense limit, 64 up to `MANY_ROWS`, and 32 above.
-        warm_networks: number of networks trained for features; None for 6 up to the dense limit and 2 above.
-        rank: rank of the low-rank posterior above the dense limit.
+            None for 512 up to `FEW_ROWS`, 64 up to `MANY_ROWS`, and 32 above.
+        warm_networks: number of networks trained for features; None for 6 up to `FEW_ROWS` and 2 above.
+        rank: directions of the head of a low-rank posterior; None for the automatic choice of a method.
         points: maximal number of rows times targets used for tuning.
         steps: as for :func:`ntkgp.tune`.
         starts: as for :func:`ntkgp.tune`.
@@ -61,7 +58,7 @@ class TableOptions:
     tune: bool = True
     width: int | None = None
     warm_networks: int | None = None
-    rank: int = 256
+    rank: int | None = None
     points: int = 2000
     steps: int = 100
     starts: int = 3
@@ -75,8 +72,8 @@ class TableOptions:
                 check_count(value, name, 1)
 
     def is_large(self, rows: int) -> bool:
-        """Whether the number of rows times targets exceeds the limit of dense factorisations."""
-        return rows > Exact().most_rows(torch.device(self.device))
+        """Whether there are so many rows times targets that wide networks and float64 would take long."""
+        return rows > FEW_ROWS.get(torch.device(self.device).type, FEW_ROWS["cpu"])
 
     def size(self, rows: int) -> Size:
         """The size of the recipe for this number of rows times targets."""
@@ -84,10 +81,8 @@ class TableOptions:
         width = usual.width if self.width is None else self.width
         return Size(width, usual.warm_networks if self.warm_networks is None else self.warm_networks, usual.warm_steps)
 
-    def method_for(self, rows: int, all_rows: int, parameters: int) -> Method:
-        """The method for a fit to `rows` of the `all_rows` rows times targets of a table."""
-        if self.method is not None:
+    def method_for(self, rows: int, parameters: int) -> Method | None:
+        """The method for a fit to so many rows times targets; None for the automatic choice."""
+        if self.method is not None or self.rank is None:
             return self.method
-        if not self.is_large(all_rows):
-            return Exact()
-        return LowRank(rank=min(self.rank, rows, parameters), tail=16, solver=CGLS(tol=SOLVER_TOLERANCE))
+        return LowRank(rank=min(self.rank, rows, parameters))

@@ -1,5 +1,6 @@
 """Read tables from CSV and Parquet files, check them, and write them."""
 
+import os
 import re
 import signal
 import subprocess
@@ -12,9 +13,10 @@ import numpy as np
 import polars as pl
 from polars.exceptions import PanicException, PolarsError
 
+from ntkgp.apps.tables.cells import COUNTED, MISSING_VALUES
 from ntkgp.apps.tables.columns import TableError, listed
+from ntkgp.storage.replace import replacing
 
-MISSING_VALUES = ["", "NA", "NaN", "nan", "null"]  # spellings of a missing value in CSV
 # A damaged Parquet file can make polars panic. PanicException is not a subclass of Exception, so it is listed here.
 READ_ERRORS = (PolarsError, OSError, OverflowError, UnicodeError, PanicException)
 # With damaged lengths in the file, polars tries to allocate exabytes, and Rust aborts the process.
@@ -22,7 +24,7 @@ DECODE_SCRIPT = "import sys, polars; polars.scan_parquet(sys.argv[1], glob=False
 
 
 def read(path: Path, texts: Sequence[str] = ()) -> pl.LazyFrame:
-    r"""Open a CSV or Parquet file as a lazy table. In CSV the columns named in `texts` are read as texts, never as numbers.
+    r"""Open a CSV or Parquet file as a lazy table. In CSV the columns named in `texts` are read as texts, exactly as written.
 
     The types of CSV columns are inferred from all rows, so a decimal point in a late row is found.
 
@@ -33,34 +35,36 @@ def read(path: Path, texts: Sequence[str] = ()) -> pl.LazyFrame:
         >>> dict(read(path).collect_schema())
         {'size': Float64, 'colour': String}
     """
+    check_unicode(path)
     if not path.is_file():
         raise TableError(f"there is no file {path}")
+    source = os.path.join(os.curdir, path)  # polars would take "~" for the home folder
     kind = path.suffix.lower()
     try:
         if kind in (".parquet", ".pq"):
-            _check_decodes(path)
-            frame = pl.scan_parquet(path, glob=False, hive_partitioning=False)
+            _check_decodes(path, source)
+            frame = pl.scan_parquet(source, glob=False, hive_partitioning=False)
             frame.collect_schema()
             return frame
         if kind in (".csv", ".tsv"):
             options: dict[str, Any] = {"separator": "\t" if kind == ".tsv" else ",", "infer_schema_length": None}
             options |= {"null_values": MISSING_VALUES, "glob": False}
-            names = pl.scan_csv(path, **options).collect_schema().names()
+            names = pl.scan_csv(source, **options).collect_schema().names()
             if renamed := [name for name in names if re.sub(r"_duplicated_\d+$", "", name) in set(names) - {name}]:
                 raise TableError(f"{path} has two columns {renamed[0].rpartition('_duplicated_')[0]!r}; rename one of them")
             overrides = {name: pl.String for name in texts if name in names}
-            return pl.scan_csv(path, **options, schema_overrides=overrides)
+            return pl.scan_csv(source, **options, schema_overrides=overrides)
     except READ_ERRORS as error:
         raise TableError(f"{path} cannot be read as {kind[1:]}: {error}") from error
     raise TableError(f"{path} must end in .csv, .tsv or .parquet, got {kind or 'no extension'}")
 
 
-def _check_decodes(path: Path) -> None:
+def _check_decodes(path: Path, source: str) -> None:
     """Decode a Parquet file in a separate process first, because a damaged file can abort the process that reads it.
 
     Cost: one more read of the file, and the start of a Python interpreter.
     """
-    done = subprocess.run([sys.executable, "-c", DECODE_SCRIPT, str(path)], capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-c", DECODE_SCRIPT, source], capture_output=True, check=False)
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
         raise TableError(f"{path} is damaged: the process that read it was ended by {name}; use another copy")
@@ -87,17 +91,39 @@ def files_of(path: Path) -> list[Path]:
     return found
 
 
-def write(frame: pl.DataFrame, path: Path) -> None:
-    """Write a table as CSV or Parquet, depending on the file extension."""
-    kind = path.suffix.lower()
-    if kind not in (".csv", ".parquet", ".pq"):
-        raise TableError(f"{path} must end in .csv or .parquet, got {kind or 'no extension'}")
+def check_unicode(path: Path) -> None:
+    """Check that a path is Unicode, as polars and messages require."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise TableError(
+            f"the name {os.fsencode(path)!r} is not UTF-8; rename the file or its folder, or use another"
+        ) from error
+
+
+def check_writable_kind(path: Path) -> None:
+    """Check that :func:`write` can write files with this extension."""
+    if path.suffix.lower() not in (".csv", ".parquet", ".pq"):
+        raise TableError(f"{path} must end in .csv or .parquet, got {path.suffix or 'no extension'}")
+
+
+def write(frame: pl.DataFrame, path: Path, replace: bool = True) -> None:
+    """Write a table as CSV or Parquet, depending on the file extension; completely or not at all.
+
+    If the file exists and `replace` is false, raise FileExistsError.
+    """
+    check_writable_kind(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    frame.write_csv(path) if kind == ".csv" else frame.write_parquet(path)
+    with replacing(path, replace) as temporary:
+        try:
+            with open(temporary, "wb") as file:  # polars cannot open every path
+                frame.write_csv(file) if path.suffix.lower() == ".csv" else frame.write_parquet(file)
+        except PolarsError as error:
+            raise OSError(str(error)) from error
 
 
-def collect(frame: pl.LazyFrame, names: Sequence[str], path: Path) -> pl.DataFrame:
-    """Load these columns of a table into memory, as columns of numbers without Python objects."""
+def collect(frame: pl.LazyFrame, names: Sequence[str], path: Path, texts: Sequence[str] = ()) -> pl.DataFrame:
+    """Load these columns of a table into memory, without Python objects. Whole numbers in the columns `texts` become texts."""
     missing = [name for name in names if name not in frame.collect_schema().names()]
     if missing:
         raise TableError(
@@ -107,7 +133,7 @@ def collect(frame: pl.LazyFrame, names: Sequence[str], path: Path) -> pl.DataFra
         table = frame.select(names).collect()
     except READ_ERRORS as error:
         raise TableError(f"{path} cannot be read: {error}") from error
-    return table
+    return table.with_columns(table[name].cast(pl.String) for name in texts if table.schema[name].is_integer())
 
 
 def complete(table: pl.DataFrame, path: Path, drop: bool) -> pl.Series:
@@ -116,17 +142,23 @@ def complete(table: pl.DataFrame, path: Path, drop: bool) -> pl.Series:
         raise TableError(f"{path} has no rows")
     whole = pl.Series("whole", np.ones(len(table), dtype=bool))
     for series in table:
-        there = series.is_not_null()
+        missing, infinite = series.is_null(), series.is_null() & False
         if series.dtype.is_float():
-            there = there & series.is_finite().fill_null(False)
-        if not drop and not there.all():
-            rows = (~there).arg_true()
-            raise TableError(
-                f"{path}: column {series.name!r} has no value in {len(rows)} of {len(table)} rows, first in rows "
-                f"{listed((rows + 1).to_list())} (counted from 1, without the header); fill in the values, or pass "
-                "--drop-missing to leave out these rows"
-            )
-        whole = whole & there
+            missing, infinite = missing | series.is_nan().fill_null(False), series.is_infinite().fill_null(False)
+        if not drop:
+            _refuse(missing, path, f"{series.name!r} has a missing value (empty, NA, NaN, null, ? or the like)")
+            _refuse(infinite, path, f"{series.name!r} holds infinity")
+        whole = whole & ~(missing | infinite)
     if not whole.any():
-        raise TableError(f"every row of {path} has a missing value; fill in the values")
+        raise TableError(f"every row of {path} has a missing or infinite value; fill in the values")
     return whole
+
+
+def _refuse(bad: pl.Series, path: Path, what: str) -> None:
+    """Raise a TableError that names the bad rows, if there are any."""
+    if bad.any():
+        rows = (bad.arg_true() + 1).to_list()
+        raise TableError(
+            f"{path}: column {what} in {len(rows)} of {len(bad)} rows: row{'s' if len(rows) > 1 else ''} {listed(rows)} "
+            f"{COUNTED}; correct the values, or pass --drop-missing to leave out these rows"
+        )

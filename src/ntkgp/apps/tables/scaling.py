@@ -29,11 +29,11 @@ class Scaling:
     def of(cls, values: Float[Tensor, "N *D"]) -> "Scaling":
         """Mean and standard deviation of each column, in float64; a constant column gets scale 1."""
         values = values.double()
-        center, scale = values.mean(dim=0), values.std(dim=0, correction=0)
-        # Rounding can make the mean of equal numbers differ from them in the last digit.
-        constant = scale <= 1e-12 * values.abs().amax(dim=0)
+        center = values.mean(dim=0)
+        center = center + (values - center).mean(dim=0)  # the first mean has the rounding error of a sum of large numbers
+        scale = (values - center).square().mean(dim=0).sqrt()
         check_scalable(values, scale)
-        return cls(center, torch.where(constant, torch.ones_like(scale), scale))
+        return cls(center, _unless_constant(scale, values.abs().amax(dim=0)))
 
     @classmethod
     def of_all(cls, values: Float[Tensor, "N *D"], group: Group) -> "Scaling":
@@ -41,9 +41,10 @@ class Scaling:
         values = values.double()
         count = group.total(len(values))
         center = group.sum(values.sum(dim=0)) / count
+        center = center + group.sum((values - center).sum(dim=0)) / count
         scale = (group.sum((values - center).square().sum(dim=0)) / count).sqrt()
         largest = torch.cat(group.gather(values.abs().amax(dim=0, keepdim=True) if len(values) else values)).amax(dim=0)
-        return cls(center, torch.where(scale <= 1e-12 * largest, torch.ones_like(scale), scale))
+        return cls(center, _unless_constant(scale, largest))
 
     @classmethod
     def none(cls, values: Float[Tensor, "N *D"]) -> "Scaling":
@@ -65,8 +66,18 @@ class Scaling:
             lower=square * prediction.lower,
             upper=square * prediction.upper,
             noise_var=None if noise is None else square * noise,
+            confidence=prediction.confidence,
         )
-        if not all(bool(torch.isfinite(part).all()) for part in vars(raw).values() if part is not None):
+        if not all(bool(torch.isfinite(part).all()) for part in vars(raw).values() if isinstance(part, Tensor)):
             unit = float(self.scale.max())
             raise ValueError(f"predictions overflow: the targets have a std of {unit:.1e}; rescale them and fit again")
         return raw
+
+
+def _unless_constant(scale: Float[Tensor, "*D"], largest: Float[Tensor, "*D"]) -> Float[Tensor, "*D"]:
+    """The scales, with 1 for columns that vary by no more than rounding errors of their `largest` value.
+
+    Rounding errors of values above 1e15 exceed 1; there their size is the scale, so that no standardised value is large.
+    """
+    rounding = 4 * torch.finfo(torch.float64).eps * largest
+    return torch.where(scale <= rounding, rounding.clamp(min=1.0), scale)

@@ -7,13 +7,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkgp._system.memory import free_bytes
-from ntkgp._system.progress import progress_bar
 from ntkgp.linalg.cgls import NormalSystem
+from ntkgp.linalg.cholesky import mirror
 from ntkgp.linalg.head import POWERS, PROBES, Head
+from ntkgp.posterior.choice.cost import SOLVER_STEPS
 from ntkgp.problem.problem import Problem
 
-SOLVER_STEPS = 50  # assumed number of solver steps in the cost estimate
 SMALL_MATMUL_SLOWDOWN = 3  # time per flop with few columns, relative to a large matrix product
+MANY_COLUMNS = 16  # columns from which on a product has its full speed
 
 
 @dataclass(frozen=True)
@@ -29,41 +30,44 @@ class Normal:
 
     def written_out(self, progress: bool = False) -> "Normal":
         """Form the matrix G. Cost: N·C·P² operations in one pass over the points; memory P² numbers."""
-        operators, data = self.problem.operators, self.problem.data
+        operators = self.problem.operators
         if operators.space.spread:
             raise ValueError(
                 "side must be None or 'weights' if vectors are split over ranks, got 'matrix'; or raise Group(memory=...)"
             )
-        with progress_bar(progress, total=data.points, desc="one pass over the rows", unit="row", unit_scale=True) as bar:
-            return Normal(self.problem, operators.products.normal_matrix(data.precision, bar.update))
+        matrix = operators.normal_matrix(progress)
+        mirror(matrix.T, matrix.diagonal().clone())
+        return Normal(self.problem, matrix)
 
     def system(self, head: Head) -> NormalSystem:
         """Return the system (G + I)Δ = c, preconditioned by the head.
 
-        If the factors are float32, the solver uses float32 products for its steps and float64 products to check the residual.
+        If the user's network is float32, the solver uses float32 products for its steps and float64 products to check the
+        residual.
         """
         space = self.problem.operators.space
-        if self.problem.network.dtype != torch.float32 or self.matrix is not None:
-            return NormalSystem(self, head.precondition, space=space)
-        return NormalSystem(self, head.precondition, lambda v: self(v.float()).double(), space)
+        if self.problem.steering_dtype == torch.float64 or self.matrix is not None:
+            return NormalSystem(self, head.precondition, space=space, error=head.error)
+        return NormalSystem(self, head.precondition, lambda v: self(v.float()).double(), space, head.error)
 
 
 def choose_side(problem: Problem, columns: int, solved: int) -> str:
     """Choose the side with the fewest operations among those that fit in memory.
 
     On the "weights" side a product takes 2·NC·P multiplications per column. Four products find the head and one certifies it.
-    The solver makes SOLVER_STEPS products and the bound on the rest POWERS, with few columns and so at a third of the speed.
+    The solver makes SOLVER_STEPS products and the bound on the rest POWERS; with few columns they have a third of the speed.
     The "kernel" side first forms J̃J̃ᵀ from N²/2 pairs of points; the products that find the head then take (NC)². The "matrix"
     side first forms G = J̃ᵀJ̃ with NC·P²/2 multiplications; all products then take P². Formed matrices and products that
-    certify are float64, which counts twice if the factors are float32.
+    certify are float64, which counts twice if the others are float32.
     """
     rows, parameters = problem.operators.shape
     free, data = free_bytes(problem.network.device), problem.data
-    weight = 2 if problem.network.dtype == torch.float32 else 1
+    weight = 2 if problem.steering_dtype == torch.float32 else 1
     one_pass = 2 * rows * parameters
     search = 4 * columns
-    certify = weight * columns + SMALL_MATMUL_SLOWDOWN * (SOLVER_STEPS * solved + weight * POWERS * PROBES)
-    forming = data.points**2 / 2 * problem.operators.tangent.chunk(problem.network.cast(data.few[:1])).kernel_operations
+    slowdown = SMALL_MATMUL_SLOWDOWN if solved < MANY_COLUMNS else 1
+    certify = weight * columns + slowdown * SOLVER_STEPS * solved + SMALL_MATMUL_SLOWDOWN * weight * POWERS * PROBES
+    forming = data.points**2 / 2 * problem.operators.finite.chunk(problem.network.cast(data.few[:1])).kernel_operations
     costs: dict[str, float] = {"weights": (search + certify) * one_pass}
     if 4 * 8 * rows**2 < free and data.shard is None:  # the kernel of points on several ranks is never formed
         costs["kernel"] = weight * (forming + search * rows**2) + certify * one_pass

@@ -11,6 +11,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from ntkgp.linalg.chi_squared import check_confidence
 from ntkgp.linalg.operator import Operator
 from ntkgp.linalg.svd.partial_svd import PartialSVD
 
@@ -23,6 +24,7 @@ class CovarianceEstimate(ABC):
         """Return the diagonal of W for the singular values s."""
 
     draws_weights: ClassVar[bool] = True  # whether the tail targets need weights drawn from the prior
+    confidence: float = 1.0  # probability with which the bracket holds that the estimate gives
 
     @abstractmethod
     def tail_targets(
@@ -31,17 +33,8 @@ class CovarianceEstimate(ABC):
         """Return the random targets of P′, from standard normal z and noise."""
 
 
-@dataclass(frozen=True)
-class TightCovariance(CovarianceEstimate):
-    """Weights Σ² + σ² and targets (I − UUᵀ)(Jz + σε): exact in the head, unbiased in the rest.
-
-    Without a tail it is an upper bound, never above the paper's, and exact at K = rank(J). With a tail it is unbiased at any K.
-
-    Example:
-        >>> import torch
-        >>> TightCovariance().head_weights(torch.tensor([3.0]))
-        tensor([10.])
-    """
+class TightTargets(CovarianceEstimate):
+    """Weights Σ² + σ² and targets (I − UUᵀ)(Jz + σε)."""
 
     def head_weights(self, s: Float[Tensor, "K"]) -> Float[Tensor, "K"]:
         """Σ² + σ²: U diagonalises K + σ²I."""
@@ -53,6 +46,42 @@ class TightCovariance(CovarianceEstimate):
         """(I − UUᵀ)(Jz + σε), z and ε standard normal: covariance K + σ²I outside the head."""
         draw = operator.matmat(z) + noise
         return draw - svd.u @ (svd.u.T @ draw)
+
+
+@dataclass(frozen=True)
+class TightCovariance(TightTargets):
+    """Weights Σ² + σ² and targets (I − UUᵀ)(Jz + σε): exact in the head, unbiased in the rest.
+
+    Without a tail it is an upper bound, never above the paper's, and exact at K = rank(J). With a tail it is unbiased at any K.
+
+    Example:
+        >>> import torch
+        >>> TightCovariance().head_weights(torch.tensor([3.0]))
+        tensor([10.])
+    """
+
+
+@dataclass(frozen=True)
+class DrawnCovariance(TightTargets):
+    """Posterior draws by trained networks: sample, then optimise. Exact in the head, and unbiased in the rest.
+
+    The rest of the variance is the mean square of T draws, ``J(I − VVᵀ)z`` minus the predictor of ``(I − UUᵀ)(Jz + σε)``. Its
+    error is relative to the variance itself, √(1/2T) in the std, where the two other estimates are off by a part of the upper
+    bound; and the χ² distribution of the draws gives a bracket. Without a tail it is the upper bound.
+
+    Args:
+        confidence: the probability with which each bracket holds, apart from errors of the training.
+
+    Example:
+        >>> import torch
+        >>> DrawnCovariance().head_weights(torch.tensor([3.0]))
+        tensor([10.])
+    """
+
+    confidence: float = 0.999
+
+    def __post_init__(self) -> None:
+        check_confidence(self.confidence)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ class TrainedNetworks(Method):
         tail: T, the paper's K′.
         svd: method that finds the singular vectors.
         trainer: optimiser that trains the copies.
-        covariance: rule that combines predictors into a covariance: :class:`TightCovariance` or :class:`PaperCovariance`.
+        covariance: rule that combines predictors into a covariance: :class:`TightCovariance`, :class:`PaperCovariance`, or
+            :class:`DrawnCovariance`, whose tail are T posterior draws: the std to √(1/2T), with a χ² bracket.
 
     Example:
         >>> import torch, ntkgp
@@ -67,7 +68,7 @@ class TrainedNetworks(Method):
         plan, shares = self._plan(problem, stages)
         job, bracket = plan.job(self.trainer), plan.bracket()
         predictors = train_on_ranks(job, shares, stages, run.shows_progress)
-        return TrainedPosterior(problem, plan, predictors, bracket, self.svd, self.trainer)
+        return TrainedPosterior(problem, plan, predictors, bracket, self.svd, self.trainer, run.why)
 
     def _plan(self, problem: Problem, stages: Stages) -> tuple[CovariancePlan, list[list[int]]]:
         """Return rank 0's training targets and the shares of the ranks; load both from the checkpoint if it has them."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkgp._system.check_module import prior_scales
+from ntkgp._system.settings import in_own_settings
 from ntkgp._system.types import MeanFunction
 from ntkgp.linalg.svd.dense import DenseSVD
 from ntkgp.linalg.svd.partial_svd import SVDMethod
@@ -101,6 +102,7 @@ class TrainingPlan:
         return TrainedPosterior(plan.problem, plan, NetworkPredictors(copies, weights), plan.bracket())
 
 
+@in_own_settings(gradients=True)
 def plan_training(
     module: nn.Module,
     x: Tensor,

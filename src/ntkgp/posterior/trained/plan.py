@@ -7,12 +7,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkgp._system.check_options import check_count, check_rank
+from ntkgp.linalg.bracket import rounded_up
 from ntkgp.linalg.head import Head
 from ntkgp.linalg.svd.partial_svd import PartialSVD, SVDMethod
 from ntkgp.posterior.trained.covariance import CovarianceEstimate, CovarianceParts
 from ntkgp.posterior.trained.training.networks import TrainingJob
 from ntkgp.posterior.trained.training.trainer import Trainer
 from ntkgp.problem.problem import Problem
+from ntkgp.tangent.jacobian import Jacobian
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,30 @@ class CovariancePlan:
         s = self.svd.s
         return self.estimate.head_weights(s) * (s / (s.square() + 1)).square()
 
+    def drawn(self, rows: Jacobian, parts: CovarianceParts) -> tuple[Float[Tensor, "M K"], Float[Tensor, "M T"]]:
+        """Return columns whose products are the covariance of the head and, with T draws, an estimate of the rest.
+
+        Along a singular vector the posterior std is φ/√(s² + 1) with φ = J′V; the trained predictor is φs/(s² + 1), which says
+        the same wherever the data says more than the prior, s > 1. A draw of the rest is J′(I − VVᵀ)z minus its predictor.
+        """
+        s, v, sigma = self.svd.s, self.svd.v, self.problem.data.noise_scale
+        features, ground = rows.matmat(torch.cat([v, self.z - v @ (v.T @ self.z)], dim=1)).split(
+            [self.svd.rank, self.z.shape[1]], dim=1
+        )
+        trained = sigma * parts.head * ((s.square() + 1).sqrt() / s.clamp_min(1))
+        head = torch.where(s > 1, trained, features * (s.square() + 1).rsqrt())
+        return head, (ground - parts.tail) / max(self.tail.shape[1], 1) ** 0.5
+
+    def upper(self, features: Float[Tensor, "M K"], prior: Float[Tensor, "M"], head: Head) -> Float[Tensor, "M"]:
+        """Return the upper bound of the estimate from J′V; `head` has the rounding that it allows for."""
+        answer = torch.linalg.vector_norm(features / (self.svd.s.square() + 1), dim=1)
+        explained = features.square() @ self.bound_weights()
+        return rounded_up(prior - explained, answer, prior + explained, head.rounding, head.unit)
+
     def bracket(self) -> Head:
         """Compute the certified bracket of this head."""
         v, operators = self.svd.v, self.problem.operators
-        return Head.of(operators.normal, v, operators.normal(v), operators.trace)
+        return Head.of(operators.normal, v, operators.normal(v), operators.trace, unit=self.problem.network.unit)
 
     def extended(self, problem: Problem, svd: SVDMethod, generator: torch.Generator | None = None) -> "CovariancePlan":
         """Return the plan for a problem with more data: the same K, and the same draws with noise for the new points."""

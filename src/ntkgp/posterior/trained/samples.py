@@ -4,7 +4,7 @@ import torch
 
 from ntkgp._system.check_options import check_count
 from ntkgp.linalg.svd.partial_svd import PartialSVD
-from ntkgp.posterior.samples import FunctionSample
+from ntkgp.posterior.samples import LinearSample
 from ntkgp.posterior.trained.training.networks import TrainingJob
 from ntkgp.posterior.trained.training.trainer import Trainer
 from ntkgp.problem.problem import Problem
@@ -17,7 +17,7 @@ def draw_networks(
     count: int,
     generator: torch.Generator | None = None,
     progress: bool = False,
-) -> FunctionSample:
+) -> LinearSample:
     """Draw `count` functions m + Jz + M(r − Jz − ε); each M(·) is a copy of the network trained on that target.
 
     `head` is a partial SVD of the whitened Jacobian, of any rank; the trainer takes its step and metric from it.
@@ -28,4 +28,4 @@ def draw_networks(
     z, noise = operator.normal(parameters, count, generator), operator.normal(rows, count, generator)
     targets = (data.whitened_residual.unsqueeze(1) - operator.matmat(z) - noise) * data.noise_std.unsqueeze(1)
     networks = TrainingJob(problem, targets, ["mean"] * count, head, trainer).train(progress)
-    return FunctionSample(problem, z, networks=networks)
+    return LinearSample(problem, z, networks=networks)

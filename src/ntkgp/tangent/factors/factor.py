@@ -66,6 +66,10 @@ class Factor(ABC):
         """The tensors of the factor, by name."""
         return {field: value for field, value in vars(self).items() if isinstance(value, Tensor)}
 
+    def chosen(self, rows: Tensor) -> "Factor":
+        """The factor of some of the points, copied."""
+        return replace(self, **{name: tensor[rows] for name, tensor in self.tensors.items()})  # pyright: ignore
+
     def kernel_with_pullback(self) -> tuple[Float[Tensor, "nC nC"], Pullback]:
         """J Jᵀ, and the function from symmetric weights W to the gradient of ⟨W, J Jᵀ⟩ for each tensor of the factor."""
         leaves = {name: t.detach().requires_grad_() for name, t in self.tensors.items() if t.is_floating_point()}

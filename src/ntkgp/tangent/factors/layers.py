@@ -16,6 +16,8 @@ from ntkgp.tangent.factors.factor import Factor
 from ntkgp.tangent.factors.lookup import Lookup
 from ntkgp.tangent.factors.outer import Outer
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
 
 @dataclass(frozen=True)
 class Layer(ABC):
@@ -34,6 +36,10 @@ class Layer(ABC):
     def parameters(self) -> list[str]:
         """Names of the parameters the layer owns."""
         return [self.weight] if self.bias is None else [self.weight, self.bias]
+
+    def scale(self, name: str) -> float:
+        """The prior standard deviation of one of its parameters."""
+        return self.weight_scale if name == self.weight else self.bias_scale
 
     @abstractmethod
     def factor(self, module: nn.Module, x: Tensor, gradients: list[Tensor], n: int) -> Factor:
@@ -153,12 +159,18 @@ class EmbeddingLayer(Layer):
 
 
 def layer_kind(module: nn.Module) -> Callable[..., Layer] | None:
-    """The layer rule for a module, or None if there is none."""
+    """The layer rule for a module, or None if there is none.
+
+    There is none for a layer that somebody has changed, by a hook or by another ``forward``.
+    """
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    if any(hooks) or "forward" in vars(module):
+        return None
     if type(module) in (nn.Linear, NTKLinear):
         return LinearLayer
     if type(module) in (nn.Conv1d, nn.Conv2d) and module.groups == 1:
         return ConvLayer
-    if type(module) in (nn.LayerNorm, nn.GroupNorm) or (isinstance(module, _BatchNorm) and not module.training):
+    if type(module) in (nn.LayerNorm, nn.GroupNorm) or (type(module) in BATCH_NORMS and not module.training):
         return NormLayer
     # max_norm changes the table in each lookup; scale_grad_by_freq makes gradients depend on the batch.
     if type(module) is nn.Embedding and module.max_norm is None and not module.scale_grad_by_freq:

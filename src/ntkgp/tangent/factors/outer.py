@@ -37,11 +37,11 @@ class Outer(Factor):
     def _rows_first(self, columns: int) -> bool:
         """Whether to form the rows of J before multiplying.
 
-        Yes if that takes fewer operations (many positions), or equally many on far smaller intermediates (one position, one
-        output, and many more columns than the layer is wide).
+        Yes if that takes fewer operations (many positions), or equally many on smaller intermediates (one position, one
+        output, and more columns than the layer is wide).
         """
         _, C, T, o = self.g.shape
-        return C * (T + columns) < T * columns or (C == T == 1 and columns >= 2 * max(o, self.a.shape[-1]))
+        return C * (T + columns) < T * columns or (C == T == 1 and columns >= max(o, self.a.shape[-1]))
 
     def working_numbers(self, columns: int) -> int:
         """Numbers per point in the largest intermediate of a product with `columns` columns."""
@@ -103,10 +103,9 @@ class Outer(Factor):
 
     def kernel(self, other: Factor) -> Float[Tensor, "nC mC"]:
         """J J′ᵀ: two Gram matrices and a Hadamard product if each sample has one position."""
-        assert isinstance(other, Outer)
         n, C, T, o = self.g.shape
-        m, T2 = other.a.shape[:2]
-        if T == T2 == 1:
+        if isinstance(other, Outer) and T == other.a.shape[1] == 1:
+            m = len(other.a)
             gram = (self.g.reshape(n * C, o) @ other.g.reshape(m * C, o).T).view(n, C, m, C)
             inputs = (self.a[:, 0] @ other.a[:, 0].T).view(n, 1, m, 1)
             product = gram * inputs if gram.requires_grad or inputs.requires_grad else gram.mul_(inputs)

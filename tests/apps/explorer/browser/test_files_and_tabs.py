@@ -124,6 +124,13 @@ def share_of_a_core(pid: int, over: float = 1.0) -> float:
     return (cpu_seconds(pid) - before) / over
 
 
+def test_the_link_has_the_host_of_the_address_bar(page: Any):
+    page.open(page.address.replace("127.0.0.1", "localhost"))
+    assert page.script("return M('link').value").startswith(page.script("return location.origin") + "/?state=")
+    page.set("rank", 3)  # the websocket is open
+    assert page.value("rank") == 3
+
+
 def test_a_table_of_one_s_own(page: Any, tmp_path: Path):
     rng = np.random.default_rng(0)
     size, age = rng.uniform(50, 150, 40), rng.uniform(0, 30, 40)
@@ -150,7 +157,7 @@ def test_a_table_of_one_s_own(page: Any, tmp_path: Path):
     assert page.value("next_std") == pytest.approx(std, rel=1e-4)
     page.until(lambda: page.script("return V('data_map') != null"))
     page.script("M('slice').value = 0.9")
-    page.until(lambda: page.script("return M('data_slice').title.text").count("="))
+    page.until(lambda: page.script("return M('data_slice').title.text.text").count("="))
     page.script("M('first').value = 'price'")
     page.until(lambda: "choose a target" in page.message())
     page.until(lambda: page.script("return M('first').value") == "size")  # put back

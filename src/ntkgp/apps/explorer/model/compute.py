@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ntkgp.apps.explorer.model.state import HIGH, LOW, State
 from ntkgp.networks.layers import InputScales, TrigonometricInputs
 from ntkgp.networks.mlp import mlp
-from ntkgp.posterior.spectral import JointKernel, SpectralPosterior, Spectrum
+from ntkgp.posterior.exact.spectral import JointKernel, SpectralPosterior, Spectrum
 from ntkgp.posterior.trained.covariance import PaperCovariance, TightCovariance
 from ntkgp.tangent.jacobian import Jacobian
 from ntkgp.tangent.opening import open_network

@@ -17,7 +17,7 @@ FIRST_LAYER = {
 
 
 def script(state: State) -> str:
-    """Ten lines that fit the same posterior with the library and plot it; the random tail predictors differ.
+    """Ten lines that fit the same posterior with the library and plot it; the random draws differ.
 
     Example:
         >>> print(script(State(points=((0.0, 1.0), (1.0, 2.0)), rank=2)).splitlines()[1])
@@ -28,7 +28,7 @@ def script(state: State) -> str:
     points = [list(point) for point in state.points]
     features = 2 if state.normalisation == "circle" else 1
     svd = "svd=ntkgp.linalg.DenseSVD(), dtype=torch.float64"
-    method = f"ntkgp.LowRank(rank={min(state.rank, len(points))}, tail={state.tail}, {svd})"
+    method = f"ntkgp.LowRank(rank={min(state.rank, len(points))}, draws={state.tail}, {svd})"
     return f"""\
 import torch, ntkgp, ntkgp.plots as plots
 points = torch.tensor({points}, dtype=torch.float64)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ntkgp.apps.explorer.model.csv_table import MAX_BYTES, MAX_COLUMNS, MAX_ROWS, Table
+from ntkgp.apps.explorer.model.csv_table import MAX_COLUMNS, MAX_NUMBER, MAX_ROWS, Table
 from ntkgp.apps.figure1.toys import TOYS
 
 LOW, HIGH = -4.0, 4.0  # range of x in the playground
@@ -113,8 +113,6 @@ class State:
     @classmethod
     def from_json(cls, text: str | bytes) -> "State":
         """Read a state from JSON text, which is not trusted."""
-        if len(text) > 20 * MAX_BYTES:
-            raise StateError("this file is too large to be a saved state")
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -218,14 +216,14 @@ def _table(value: Any) -> Table:
     if not isinstance(value, dict) or set(value) != {"names", "columns"} or not isinstance(value["columns"], list):
         raise StateError("table must have the fields names and columns")
     names, columns = _texts("names", value["names"]), value["columns"]
-    if not 2 <= len(names) <= MAX_COLUMNS or len(set(names)) != len(names) or len(columns) != len(names):
-        raise StateError(f"table must have 2 to {MAX_COLUMNS} columns with distinct names")
+    if not 2 <= len(names) <= MAX_COLUMNS or len(set(names) - {""}) != len(names) or len(columns) != len(names):
+        raise StateError(f"table must have 2 to {MAX_COLUMNS} columns, each with a name of its own")
     if not all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):
         raise StateError("the columns of table must be lists of the same length")
     if not 2 <= len(columns[0]) <= MAX_ROWS:
         raise StateError(f"table must have 2 to {MAX_ROWS} rows, got {len(columns[0])}")
     for column in columns:
         for number in column:
-            if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) < 1e300:
-                raise StateError(f"table must hold finite numbers, got {number!r}")
+            if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= MAX_NUMBER:
+                raise StateError(f"table must hold numbers up to {MAX_NUMBER:g}, got {number!r}")
     return Table(names, tuple(tuple(map(float, column)) for column in columns))

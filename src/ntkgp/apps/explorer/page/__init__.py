@@ -1,1 +1,1 @@
-"""The browser side of the explorer: widgets, plots and callbacks of a page, and the server."""
+"""The browser side of the explorer: widgets, plots and callbacks of a page."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from bokeh.document import Document
 from bokeh.events import DocumentReady, Pan
-from bokeh.models import CustomJS, Div
+from bokeh.models import CustomJS
 
 from ntkgp.apps.explorer.model import csv_table, export, your_data
 from ntkgp.apps.explorer.model.compute import Answer, Memory, answer
@@ -15,11 +15,11 @@ from ntkgp.apps.explorer.model.state import State, StateError, rounded, start
 from ntkgp.apps.explorer.model.your_data import DataModel
 from ntkgp.apps.explorer.page import texts
 from ntkgp.apps.explorer.page.colours import DARK, LIGHT
-from ntkgp.apps.explorer.page.controls import TEXT_SHEET, Controls
+from ntkgp.apps.explorer.page.controls import Controls
 from ntkgp.apps.explorer.page.data_view import DataPanel
 from ntkgp.apps.explorer.page.layout import lay_out
 from ntkgp.apps.explorer.page.live_training import LiveTraining, Reactions
-from ntkgp.apps.explorer.page.share import MAX_LINK_LENGTH, SharePanel, uploaded
+from ntkgp.apps.explorer.page.share import MAX_LINK_LENGTH, SharePanel
 from ntkgp.apps.explorer.page.views import Playground
 
 REFRESH_DELAY_MS = 8  # changes within this time are answered together: a moving slider sends many
@@ -44,7 +44,7 @@ class Page:
 
     def __init__(self, doc: Document, link: str | None = None, address: str = ""):
         self.doc, self.address, self.memory = doc, address, Memory()
-        self.state, self.errors = start(), list[str]()
+        self.state, self.errors, self.notes = start(), list[str](), tuple[str, ...]()
         if link:
             try:
                 self.state = State.from_link(link)
@@ -55,10 +55,7 @@ class Page:
         self.updates, self.settling = 0, None
         self.pending = self.new_frame = self.later = self.writing = False
         self.views, self.controls, self.table, self.share = Playground(), Controls(), DataPanel(), SharePanel()
-        div: dict[str, Any] = {"stylesheets": [TEXT_SHEET], "sizing_mode": "stretch_width"}
-        self.message, self.status, self.legend, progress = (
-            Div(name=name, **div) for name in ("message", "status", "legend", "progress")
-        )
+        self.message, self.status, self.legend, progress = map(texts.box, ("message", "status", "legend", "progress"))
         self.live = LiveTraining(
             self.doc,
             self.views,
@@ -78,7 +75,7 @@ class Page:
         )
         self._show(new_frame=True)
         if self.state.table is not None:
-            self._guarded(self._fit_table)()
+            self._guarded(lambda: self._fit_table(self.state))()
         self._settle()
 
     def _listen(self) -> None:
@@ -89,36 +86,32 @@ class Page:
         for button, action in ((c.add, self._add), (c.delete, self._delete), (c.clear, self._clear), (c.train, self._train),
                                (c.again, self.live.forget)):  # fmt: skip
             button.on_click(self._guarded(action))
-        self._on(t.file, "value", lambda: self._soon(self._load_table))
+        self._on(t.file.widget, "tags", self._load_table)
         for widget in (t.target, t.first, t.second):
             self._on(widget, "value", self._choose_columns)
         self._on(t.tuned, "active", self._choose_columns)
         self._on(t.at, "value", self._move_slice)
-        self._on(self.share.file, "value", lambda: self._soon(self._restore))
+        self._on(self.share.file.widget, "tags", self._restore)
         for kind, button in self.share.buttons.items():
             button.on_click(self._guarded(lambda kind=kind: self._export(kind)))
         self._on(self.share.dark, "active", self._restyle)
         self.views.main.js_on_event(Pan, CustomJS(args={"points": self.views.points}, code=FOLLOW))
-        self.doc.js_on_event(DocumentReady, self.share.ready)
+        self.doc.js_on_event(DocumentReady, self.share.ready, t.file.ready, self.share.file.ready)
         self.doc.on_session_destroyed(lambda _context: self.close())
 
     def _on(self, model: Any, prop: str, action: Callable[[], None]) -> None:
         model.on_change(prop, lambda _attr, _old, _new: None if self.writing else self._guarded(action)())
 
-    def _soon(self, action: Callable[[], None]) -> None:
-        """Run an action shortly after: the browser sends the name of a file after its content."""
-        self.doc.add_timeout_callback(self._guarded(action, by_hand=False), REFRESH_DELAY_MS)
-
     def _guarded(self, action: Callable[[], None], by_hand: bool = True) -> Callable[..., None]:
         """Wrap an action so that an error is shown in the page and the page continues to work.
 
-        The message stays until the next action of the user (`by_hand`); automatic actions do not remove it.
+        Errors and notes stay until the next action of the user (`by_hand`); automatic actions do not remove them.
         """
 
         def guarded(*_event: Any) -> None:
-            before = list(self.errors)
+            before = self.errors, self.notes
             if by_hand:
-                self.errors = []
+                self.errors, self.notes = [], ()
             try:
                 action()
             except ValueError as error:  # errors of the library, the state and the table have readable messages
@@ -126,8 +119,9 @@ class Page:
             except Exception as error:
                 log.exception("an action of the page failed")
                 self.errors = [f"{type(error).__name__}: {error}. The page still works; please report what you did."]
-            if self.errors != before:
+            if self.errors != before[0]:
                 self._write()
+            if (self.errors, self.notes) != before:
                 self._say()
 
         return guarded
@@ -169,7 +163,7 @@ class Page:
         self.new_frame |= new_frame
         if not self.pending:
             self.pending = True
-            self._soon(self._refresh)
+            self.doc.add_timeout_callback(self._guarded(self._refresh, by_hand=False), REFRESH_DELAY_MS)
 
     def _refresh(self) -> None:
         new_frame, self.new_frame, self.pending = self.new_frame, False, False
@@ -211,8 +205,10 @@ class Page:
         finally:
             self.writing = False
 
-    def _say(self, *more: str) -> None:
-        self.message.text = texts.message(self.errors, (*self.answer.notes, *more))
+    def _say(self, *notes: str) -> None:
+        """Show the errors and notes; new notes replace the old ones."""
+        self.notes = notes or self.notes
+        self.message.text = texts.message(self.errors, (*self.answer.notes, *self.notes))
 
     def close(self) -> None:
         """End the training when the tab is closed."""
@@ -230,26 +226,24 @@ class Page:
     # Actions of the user's table.
 
     def _load_table(self) -> None:
-        content, name = uploaded(self.table.file)
+        content, name = self.table.file.read()
         table, notes = csv_table.parse(content, name)
-        self.state = your_data.choose(table, self.state)
-        self.model = None
+        self._fit_table(your_data.choose(table, self.state))
         self._write()
-        self._fit_table()
-        self._say(f"{name}: {table.rows} rows, {len(table.names)} columns of numbers", *notes)
-        self._settle()
+        self._settle(f"{name}: {table.rows} rows, {len(table.names)} columns of numbers", *notes)
 
     def _choose_columns(self) -> None:
         if self.state.table is None:
             return
         target, inputs = self.table.chosen()
-        self.state = replace(self.state, target=target, inputs=inputs, tuned=bool(self.table.tuned.active))
-        self._fit_table()
+        self._fit_table(replace(self.state, target=target, inputs=inputs, tuned=bool(self.table.tuned.active)))
         self._settle()
 
-    def _fit_table(self) -> None:
-        self.model = your_data.fit(self.state)
-        self.table.show(self.model, self.state)
+    def _fit_table(self, state: State) -> None:
+        """Fit the table of a state and show it; if it cannot be fitted, the page keeps its state and table."""
+        self.model = your_data.fit(state)
+        self.state = state
+        self.table.show(self.model, state)
 
     def _move_slice(self) -> None:
         if self.model is not None:
@@ -257,15 +251,17 @@ class Page:
 
     # Links and files.
 
-    def _settle(self) -> None:
-        """Update the link and the script after the state has changed."""
+    def _settle(self, *notes: str) -> None:
+        """Update the link and the script after the state has changed, and show the notes."""
         self.settling = None
         link = self.state.to_link()
         if len(link) > MAX_LINK_LENGTH and self.state.table is not None:
             link = replace(self.state, table=None, target="", inputs=()).to_link()
-            self._say(
-                "The link leaves your table out because it is too long for a link: press Save state to get a file with it."
+            notes += (
+                "The link leaves your table out because it is too long for a link: press Save state to get a file with it.",
             )
+        if notes:
+            self._say(*notes)
         self.share.link.value = f"{self.address}?state={link}"
         self.share.script.value = export.script(self.state) if self.state.points else ""
 
@@ -279,14 +275,14 @@ class Page:
         self.share.send(f"ntkgp-explorer.{kind}", TYPES[kind], makers[kind]())
 
     def _restore(self) -> None:
-        content, _ = uploaded(self.share.file)
-        self.live.forget()
+        content, _ = self.share.file.read()
         self.state = State.from_json(content)
+        self.live.forget()
         self.model = None
         self.answer = answer(self.state, self.memory)
         self._show(new_frame=True)
         if self.state.table is not None:
-            self._fit_table()
+            self._fit_table(self.state)
         self._settle()
 
     def _restyle(self) -> None:

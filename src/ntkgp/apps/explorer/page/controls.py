@@ -41,17 +41,6 @@ input[type="file"]::file-selector-button { background: var(--field); color: var(
 .noUi-tooltip { background: var(--field); color: var(--text); border-color: var(--line); }
 input[type="checkbox"], input[type="radio"] { accent-color: var(--accent); width: 18px; height: 18px; }
 """
-TEXT_SHEET = """
-:host { color: var(--text); font: 15px/1.45 system-ui, sans-serif; }
-.bk-clearfix { width: 100%; }
-.legend { display: flex; flex-wrap: wrap; gap: 2px 16px; padding: 2px 6px; font-size: 0.85rem; }
-.legend span { display: inline-flex; align-items: center; gap: 6px; white-space: nowrap; }
-.numbers { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 6px; }
-.numbers dt { color: var(--soft); font-size: 0.78rem; }
-.numbers dd { margin: 0; font-variant-numeric: tabular-nums; font-weight: 600; }
-p { margin: 6px 0; padding: 6px 10px; border-radius: 6px; border-left: 4px solid var(--accent); background: var(--panel); }
-.error { border-left-color: var(--bad); color: var(--bad); font-weight: 600; }
-"""
 POWER_OF_10 = "return String(Number(Math.pow(10, tick).toPrecision(3)))"
 POWER_OF_2 = "return String(Math.round(Math.pow(2, tick)))"
 

@@ -1,6 +1,5 @@
 """The panel for the user's table: column widgets, a slice or a map, and the best next point."""
 
-import html
 from typing import Any
 
 from bokeh.layouts import column
@@ -9,22 +8,24 @@ from bokeh.models import (
     CheckboxGroup,
     ColorBar,
     ColumnDataSource,
-    Div,
-    FileInput,
     LinearColorMapper,
+    PlainText,
     Range1d,
     Select,
     Slider,
     Span,
 )
 
+from ntkgp.apps.explorer.model.csv_table import MAX_BYTES
 from ntkgp.apps.explorer.model.state import State
 from ntkgp.apps.explorer.model.your_data import DataModel, next_point, slice_of, uncertainty_map
+from ntkgp.apps.explorer.page import texts
 from ntkgp.apps.explorer.page.colours import LIGHT, Palette
-from ntkgp.apps.explorer.page.controls import SHEET, TEXT_SHEET
+from ntkgp.apps.explorer.page.controls import SHEET
+from ntkgp.apps.explorer.page.upload import FileField
 from ntkgp.apps.explorer.page.views import plain_figure, restyle
 
-NONE = "(none)"
+NONE = ("", "(none)")  # value and label; a column has a name
 HINT = "<p>Load a CSV file with a header and columns of numbers to see its posterior over one or two inputs.</p>"
 
 
@@ -33,13 +34,13 @@ class DataPanel:
 
     def __init__(self):
         wide: dict[str, Any] = {"sizing_mode": "stretch_width", "stylesheets": [SHEET], "margin": (4, 6, 4, 6), "min_width": 90}
-        self.file = FileInput(accept=".csv,text/csv", title="CSV file, at most 2 MB", name="csv", **wide)
-        self.target = Select(title="Target", name="target", options=[NONE], value=NONE, **wide)
-        self.first = Select(title="Input", name="first", options=[NONE], value=NONE, **wide)
-        self.second = Select(title="Second input", name="second", options=[NONE], value=NONE, **wide)
+        self.file = FileField("csv", "CSV file", ".csv,text/csv", MAX_BYTES, "use `ntkgp fit` instead")
+        self.target = Select(title="Target", name="target", options=[NONE], value="", **wide)
+        self.first = Select(title="Input", name="first", options=[NONE], value="", **wide)
+        self.second = Select(title="Second input", name="second", options=[NONE], value="", **wide)
         self.tuned = CheckboxGroup(labels=["learn noise and scales from the data"], active=[0], name="tuned", **wide)
         self.at = Slider(title="Slice at", name="slice", start=0, end=1, step=0.01, value=0.5, visible=False, **wide)
-        self.text = Div(text=HINT, name="data_status", stylesheets=[TEXT_SHEET], sizing_mode="stretch_width")
+        self.text = texts.box("data_status", HINT)
         self.band = ColumnDataSource({name: [] for name in ("x", "mean", "low", "high", "total_low", "total_high")})
         self.points = ColumnDataSource({"x": [], "y": [], "alpha": []})
         self.image = ColumnDataSource({"std": [], "x": [], "y": [], "dw": [], "dh": []})
@@ -83,15 +84,13 @@ class DataPanel:
         names: list[Any] = list(state.table.names) if state.table else [NONE]
         self.target.options = self.first.options = names
         self.second.options = [NONE, *names] if state.table else [NONE]
-        self.target.value = state.target or NONE
-        self.first.value = state.inputs[0] if state.inputs else NONE
-        self.second.value = state.inputs[1] if len(state.inputs) > 1 else NONE
+        self.target.value = state.target
+        self.first.value, self.second.value = (*state.inputs, "", "")[:2]
         self.tuned.active = [0] if state.tuned else []
 
     def chosen(self) -> tuple[str, tuple[str, ...]]:
         """The target and the inputs selected in the widgets."""
-        inputs = [name for name in (self.first.value, self.second.value) if name != NONE]
-        return str(self.target.value), tuple(map(str, inputs))
+        return str(self.target.value), tuple(str(name) for name in (self.first.value, self.second.value) if name)
 
     def show(self, model: DataModel, state: State) -> None:
         """Show the slice, the map and the next point of a fitted table."""
@@ -100,20 +99,13 @@ class DataPanel:
         self.at.visible = two
         self.figures.children = [self.text, self.slice, self.map] if two else [self.text, self.slice]
         for made in (self.slice, self.map):
-            made.xaxis.axis_label = state.inputs[0]
-        self.slice.yaxis.axis_label = state.target
+            made.xaxis.axis_label = PlainText(text=state.inputs[0])
+        self.slice.yaxis.axis_label = PlainText(text=state.target)
         if two:
             self._show_map(model, state, where)
         self.show_slice(model, state)
         self.next_line.visible, self.next_line.location = not two, float(where[0])
-        place = ", ".join(f"{name} = {value:.5g}" for name, value in zip(state.inputs, where.tolist(), strict=True))
-        noise = model.noise_std
-        self.text.text = (
-            f"<dl class='numbers'><div><dt>rows</dt><dd data-number='rows'>{len(model.y)}</dd></div>"
-            f"<div><dt>noise std</dt><dd data-number='data_noise'>{noise:.5g}</dd></div>"
-            f"<div><dt>best next point</dt><dd data-number='next'>{html.escape(place)}</dd></div>"
-            f"<div><dt>epistemic std there</dt><dd data-number='next_std'>{std:.5g}</dd></div></dl>"
-        )
+        self.text.text = texts.table_numbers(len(model.y), model.noise_std, state.inputs, where.tolist(), std)
 
     def _show_map(self, model: DataModel, state: State, where: Any) -> None:
         picture = uncertainty_map(model)
@@ -122,18 +114,18 @@ class DataPanel:
         self.colours.low, self.colours.high = float(picture.std.min()), float(picture.std.max())
         self.map.x_range.start, self.map.x_range.end = x, x + width
         self.map.y_range.start, self.map.y_range.end = y, y + height
-        self.map.yaxis.axis_label = state.inputs[1]
+        self.map.yaxis.axis_label = PlainText(text=state.inputs[1])
         self.places.data = {"x": model.x[:, 0].tolist(), "y": model.x[:, 1].tolist()}
         self.next.data = {"x": [float(where[0])], "y": [float(where[1])]}
 
     def show_slice(self, model: DataModel, state: State) -> None:
         """Show the slice at the position of its slider."""
-        at = None
-        self.slice.title.text = f"Posterior of {state.target}"
+        at, title = None, f"Posterior of {state.target}"
         if model.x.shape[1] == 2:
             low, high = model.box()
             at = float(low[1] + self.at.value * (high[1] - low[1]))
-            self.slice.title.text += f" at {state.inputs[1]} = {at:.4g}"
+            title += f" at {state.inputs[1]} = {at:.4g}"
+        self.slice.title.text = PlainText(text=title)
         found = slice_of(model, at)
         p = found.prediction
         mean, std, total = p.mean.numpy(), p.std.numpy(), p.total_std.numpy()

@@ -34,9 +34,10 @@ def lay_out(
         column(c["width"], c["depth"], c["sharpness"], c["normalisation"], c["seed"], **wide, name="network_controls"),
         column(c["shown"], c["samples"], **wide, name="show_controls"),
         training,
-        column(t.file, t.target, t.first, t.second, t.tuned, t.at, **wide, name="data_controls"),
+        column(t.file.widget, t.target, t.first, t.second, t.tuned, t.at, **wide, name="data_controls"),
         t.figures,
-        column(s.link, row(*first, **wide), row(*second, **wide), s.file, s.script, s.download, **wide, name="share_panel"),
+        column(s.link, row(*first, **wide), row(*second, **wide), s.file.widget, s.script, s.download, **wide,
+               name="share_panel"),
         views.main, views.spectrum, views.predictors, *texts, s.dark,
     ]  # fmt: skip
     for root in roots:

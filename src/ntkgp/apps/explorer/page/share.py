@@ -1,16 +1,16 @@
 """The panel for exports: a link, a file, a picture, ten lines of Python; with the few lines of code the browser runs."""
 
 import base64
-import binascii
 import json
 from typing import Any
 
-from bokeh.models import Button, CustomJS, FileInput, TextAreaInput, TextInput, Toggle
+from bokeh.models import Button, CustomJS, TextAreaInput, TextInput, Toggle
 
-from ntkgp.apps.explorer.model.state import StateError
 from ntkgp.apps.explorer.page.controls import SHEET
+from ntkgp.apps.explorer.page.upload import FileField
 
 MAX_LINK_LENGTH = 8000  # characters; longer addresses often break when they are sent
+MAX_STATE_BYTES = 40_000_000  # of a saved state
 DOWNLOAD = """
 const { name, type, data } = JSON.parse(cb_obj.value)
 const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0))
@@ -51,7 +51,9 @@ class SharePanel:
             name: Button(label=label, name=f"export_{name}", **wide)
             for name, label in {"json": "Save state", "py": "Python", "png": "PNG", "svg": "SVG"}.items()
         }
-        self.file = FileInput(accept=".json,application/json", title="Open a saved state", name="restore", **wide)
+        self.file = FileField(
+            "restore", "Open a saved state", ".json,application/json", MAX_STATE_BYTES, "this page saves smaller states"
+        )
         self.script = TextAreaInput(title="Ten lines of Python", name="script", rows=11, max_length=None, value="", **wide)
         self.download = TextInput(name="download", visible=False)
         self.download.js_on_change("value", CustomJS(code=DOWNLOAD))
@@ -65,11 +67,3 @@ class SharePanel:
         self._sent += 1  # so that the same file can be downloaded twice
         data = base64.b64encode(content).decode()
         self.download.value = json.dumps({"name": name, "type": kind, "data": data, "count": self._sent})
-
-
-def uploaded(widget: Any) -> tuple[bytes, str]:
-    """Content and name of an uploaded file; the name is used only in messages."""
-    try:
-        return base64.b64decode(widget.value, validate=True), str(widget.filename or "the file")
-    except (binascii.Error, ValueError) as error:
-        raise StateError(f"the upload is damaged ({error}); upload the file again") from error

@@ -1,11 +1,31 @@
-"""Texts and numbers of the page, as HTML."""
+"""Texts and numbers of the page, as HTML: the only file that makes HTML, so every text from outside is escaped here."""
 
 import html
+from collections.abc import Sequence
+
+from bokeh.models import Div
 
 from ntkgp.apps.explorer.model.compute import Answer
 from ntkgp.apps.explorer.model.state import State
 from ntkgp.apps.explorer.model.training import Trained, Training
 from ntkgp.apps.explorer.page.colours import DASHES, Palette
+
+TEXT_SHEET = """
+:host { color: var(--text); font: 15px/1.45 system-ui, sans-serif; }
+.bk-clearfix { width: 100%; }
+.legend { display: flex; flex-wrap: wrap; gap: 2px 16px; padding: 2px 6px; font-size: 0.85rem; }
+.legend span { display: inline-flex; align-items: center; gap: 6px; white-space: nowrap; }
+.numbers { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 6px; }
+.numbers dt { color: var(--soft); font-size: 0.78rem; }
+.numbers dd { margin: 0; font-variant-numeric: tabular-nums; font-weight: 600; }
+p { margin: 6px 0; padding: 6px 10px; border-radius: 6px; border-left: 4px solid var(--accent); background: var(--panel); }
+.error { border-left-color: var(--bad); color: var(--bad); font-weight: 600; }
+"""
+
+
+def box(name: str, text: str = "") -> Div:
+    """An element for the HTML of this file. Without TeX, which could turn an escaped name into a link that runs a script."""
+    return Div(text=text, name=name, disable_math=True, stylesheets=[TEXT_SHEET], sizing_mode="stretch_width")
 
 
 def numbers(answer: Answer, state: State, update: int) -> str:
@@ -28,6 +48,17 @@ def numbers(answer: Answer, state: State, update: int) -> str:
         "time": ("computed in", f"{answer.milliseconds:.1f} ms"),
     }
     return _list(shown, update)
+
+
+def table_numbers(rows: int, noise: float, inputs: Sequence[str], place: Sequence[float], std: float) -> str:
+    """The numbers of a fitted table: rows, noise, and the best next point."""
+    shown = {
+        "rows": ("rows", f"{rows}"),
+        "data_noise": ("noise std", f"{noise:.5g}"),
+        "next": ("best next point", ", ".join(f"{name} = {x:.5g}" for name, x in zip(inputs, place, strict=True))),
+        "next_std": ("epistemic std there", f"{std:.5g}"),
+    }
+    return _list(shown)
 
 
 def training(run: Training | None, now: Trained | None, running: bool) -> str:
@@ -81,6 +112,9 @@ def _swatch(colour: str, label: str, kind: str, width: float = 2) -> str:
     return f"<span><svg width='24' height='14' aria-hidden='true'>{drawn}</svg>{html.escape(label)}</span>"
 
 
-def _list(shown: dict[str, tuple[str, str]], update: int) -> str:
-    items = [f"<div><dt>{label}</dt><dd data-number='{key}'>{value}</dd></div>" for key, (label, value) in shown.items()]
+def _list(shown: dict[str, tuple[str, str]], update: int = 0) -> str:
+    items = [
+        f"<div><dt>{html.escape(label)}</dt><dd data-number='{key}'>{html.escape(value)}</dd></div>"
+        for key, (label, value) in shown.items()
+    ]
     return f"<dl class='numbers' data-update='{update}'>{''.join(items)}</dl>"

@@ -10,10 +10,11 @@ from torch import Tensor
 from ntkgp._system.memory import by_halves, rows_per_chunk
 from ntkgp._system.resume import NOWHERE, Bookmark
 from ntkgp.linalg.svd.partial_svd import PartialSVD
-from ntkgp.posterior.predictors import Predictors
+from ntkgp.posterior.trained.predictors import Predictors
 from ntkgp.posterior.trained.training.task import Copies, Metric, TrainedWeights, TrainingTask
 from ntkgp.posterior.trained.training.trainer import Trainer
 from ntkgp.problem.problem import Problem
+from ntkgp.storage.state import State
 
 
 @dataclass(frozen=True)
@@ -91,3 +92,28 @@ def copies_of(problem: Problem, dtype: torch.dtype) -> Copies:
     """Return the copies of the network, in the given dtype."""
     tangent = problem.operators.tangent
     return Copies(problem.network.to(dtype), tangent.layout, tangent.scales)
+
+
+def predictors_state(predictors: NetworkPredictors) -> State:
+    """Return all data of trained copies except the network; each copy as its displacement from the network."""
+    trained, double = predictors.trained, {"dtype": torch.float64, "device": "cpu"}
+    return State.of(
+        deltas=trained.deltas, scale=trained.scale, steps=trained.steps, converged=trained.converged,
+        accuracy=torch.tensor(trained.accuracy, **double),  # a tensor, because JSON has no NaN
+        losses=torch.tensor(trained.losses, **double).reshape(-1, len(trained.scale)), seconds=trained.seconds,
+    )  # fmt: skip
+
+
+def restore_predictors(state: State, problem: Problem, copies: str) -> NetworkPredictors:
+    """Rebuild the trained copies of the network; `copies` is the letter of their number in the shapes of the state."""
+    deltas, double = state.tensor("deltas", f"{copies} P"), torch.float64
+    trained = TrainedWeights(
+        deltas=deltas,
+        scale=state.tensor("scale", copies, deltas.dtype),
+        steps=state.fact("steps", list),
+        converged=state.fact("converged", list),
+        accuracy=state.tensor("accuracy", copies, double, finite=False).tolist(),
+        losses=state.tensor("losses", f"R {copies}", double, finite=False).tolist(),
+        seconds=state.fact("seconds", float),
+    )
+    return NetworkPredictors(copies_of(problem, deltas.dtype), trained)

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import vmap
 
+from ntkgp._system.memory import ran_out
 from ntkgp.tangent.layout import ParameterLayout
 from ntkgp.tangent.network import PureNetwork
 
@@ -34,7 +35,12 @@ class Copies:
         parts = self.layout.split(deltas)
         params = {name: torch.add(anchor[name], part, alpha=self.scales[name]) for name, part in parts.items()}
         if self.network.transformable:
-            return vmap(self.network, in_dims=(0, None))(params, x) - self.network.initial(x)
+            try:
+                return vmap(self.network, in_dims=(0, None))(params, x) - self.network.initial(x)
+            except RuntimeError as error:  # no batching rule for an operation: one copy at a time from now on
+                if ran_out(error):
+                    raise
+                self.network.transformable = False
         each = [self.network({name: part[s] for name, part in params.items()}, x) for s in range(len(deltas))]
         return torch.stack(each) - self.network.initial(x)
 

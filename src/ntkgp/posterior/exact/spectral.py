@@ -4,12 +4,12 @@ For small problems with many queries: Figure 1 and the explorer. All observation
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ntkgp._system.locks import cached_property
 from ntkgp.linalg.bracket import Bracket
 from ntkgp.linalg.operator import Operator
 from ntkgp.linalg.svd.partial_svd import PartialSVD

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import ntkgp
-from ntkgp._system.precision import _Switch, full_precision, tensor_cores
+from ntkgp._system.settings import _Switch, full_precision, tensor_cores
 from ntkgp.networks.layers import gaussian
+from ntkgp.posterior.choice import cost
 from ntkgp.tangent.factors.recording import LayerFactors
 from tests.support.cases import by_name
 
@@ -79,9 +80,9 @@ def test_the_newer_switches_are_left_alone(monkeypatch: pytest.MonkeyPatch):
 def test_factors_computed_anew_while_a_head_is_looked_for_are_not_rounded(monkeypatch: pytest.MonkeyPatch):
     seen, at, case = set(), LayerFactors.at, by_name("float32")
 
-    def watched(self: LayerFactors, *arguments: object) -> object:
+    def watched(self: LayerFactors, *arguments: object, **options: object) -> object:
         seen.add(torch.get_float32_matmul_precision())
-        return at(self, *arguments)  # pyright: ignore[reportArgumentType]
+        return at(self, *arguments, **options)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(LayerFactors, "at", watched)
     monkeypatch.setattr("ntkgp.posterior.lowrank.head_search.tensor_cores", lambda _: tensor_cores(GPU))
@@ -91,19 +92,12 @@ def test_factors_computed_anew_while_a_head_is_looked_for_are_not_rounded(monkey
     assert seen == {"highest"}
 
 
-def test_a_dense_factorisation_takes_half_of_a_gpu_at_most(monkeypatch: pytest.MonkeyPatch):
-    class Properties:
-        total_memory = 16 * 2**30
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
-    assert (
-        3 * 8 * ntkgp.Exact().most_rows(GPU) ** 2
-        <= Properties.total_memory / 2
-        < 3 * 8 * (ntkgp.Exact().most_rows(GPU) + 1) ** 2
-    )
-    Properties.total_memory = 139 * 2**30
-    assert ntkgp.Exact().most_rows(GPU) == 30_000
-    assert ntkgp.Exact().most_rows(CPU) == 8_000
+def test_a_dense_factorisation_leaves_room_for_queries(monkeypatch: pytest.MonkeyPatch):
+    for free in (16 * 2**30, 139 * 2**30):
+        monkeypatch.setattr(cost, "free_bytes", lambda device, free=free: free)
+        rows = ntkgp.Exact("kernel").most_rows(GPU)
+        assert rows is not None
+        assert 8 * rows**2 + cost.ROOM <= free < 8 * (rows + 1) ** 2 + cost.ROOM
 
 
 def test_weights_are_made_where_tensors_are():

@@ -1,0 +1,74 @@
+"""The kernel of an infinite network as a sum over groups of its layers, and its gradient by the recursion itself."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ntkgp.networks.infinite.network import tangent_of
+from ntkgp.networks.infinite.steps import Priors, Values
+from ntkgp.tangent.infinite.rows import InfiniteRows, lower_tiles
+from ntkgp.tangent.infinite.tangent import ALL, InfiniteTangent
+from ntkgp.tangent.interfaces import KernelShares
+
+
+@dataclass(frozen=True)
+class InfiniteShares(KernelShares):
+    """K_g(x, x) for groups of layers. No kernel is stored: every call runs the recursion, tile by tile.
+
+    A tile's intermediates fit the cache, and its graph is freed before the next: the gradient needs no n × n matrix but the
+    weights it is given.
+    """
+
+    tangent: InfiniteTangent
+    x: Tensor
+    groups: list[list[str]]
+
+    def matrix(self, prior_var: Float[Tensor, "G"]) -> Float[Tensor, "nC nC"]:
+        """Σ_g v_g K_g. Cost: half of n² values of the recursion; memory the result."""
+        with torch.no_grad():
+            return InfiniteRows(self.tangent.infinite, self._inputs, self._priors(prior_var), self._values).gram()
+
+    def sizes(self) -> Float[Tensor, "G"]:
+        """The mean diagonal entry of each K_g."""
+        priors = {name: (str(k), variance) for k, names in enumerate(self.groups) for name, variance in self._scaled(names)}
+        with torch.no_grad():
+            found = self.tangent.infinite.diagonal(self._inputs, priors, self._values).tangent
+        return torch.stack([found[str(k)].mean() for k in range(len(self.groups))])
+
+    def backward(self, prior_var: Float[Tensor, "G"], weights: Float[Tensor, "nC nC"]) -> Float[Tensor, "G"]:
+        """⟨weights, K_g⟩ of each group, and the gradient of the settings. Cost: about three times :meth:`matrix`."""
+        infinite, x = self.tangent.infinite, self._inputs
+        prior = prior_var.detach().requires_grad_()
+        values = {name: value.detach().requires_grad_(value.requires_grad) for name, value in self._values.items()}
+        C = infinite.outputs
+        shared = weights if C == 1 else weights.unflatten(0, (-1, C)).unflatten(2, (-1, C)).diagonal(dim1=1, dim2=3).sum(dim=-1)
+        for rows, columns in lower_tiles(len(x)):
+            with torch.enable_grad():
+                block = infinite.block(x[rows], x[columns], self._priors(prior), values)
+                tile = tangent_of(block, block.cross)
+            share = shared[rows, columns]
+            tile.backward(share if rows == columns else 2 * share)
+        for name, value in self._values.items():
+            if value.requires_grad and (gradient := values[name].grad) is not None:
+                value.backward(gradient)
+        return torch.zeros_like(prior_var) if prior.grad is None else prior.grad
+
+    @property
+    def _inputs(self) -> Tensor:
+        return self.tangent.network.cast(self.x)
+
+    @property
+    def _values(self) -> Values:
+        return self.tangent.network.settings
+
+    def _scaled(self, names: list[str]) -> list[tuple[str, float]]:
+        return [(name, self.tangent.scales[name] ** 2) for name in names]
+
+    def _priors(self, prior_var: Tensor) -> Priors:
+        return {
+            name: (ALL, v * variance)
+            for names, v in zip(self.groups, prior_var, strict=True)
+            for name, variance in self._scaled(names)
+        }
