@@ -16,13 +16,14 @@ from ntkgp.problem.build import build_problem
 from ntkgp.problem.prior_mean import network_mean
 from ntkgp.problem.problem import Problem
 from ntkgp.problem.source import Source
+from ntkgp.tangent.infinite.tangent import InfiniteTangent
+from ntkgp.tuning.climb import Adam, Objective, QuasiNewton
 from ntkgp.tuning.likelihood import NOISE, PRIOR, Likelihood, Logs
 from ntkgp.tuning.result import Tuned
 
 NOISE_RANGE = (1e-6, 10.0)  # of noise variances, relative to the mean square of the residuals
 SCALE_RANGE = (1e-3, 1e3)  # of scales, relative to their start
 PRIOR_RANGE = (1e-6, 1e6)  # of prior variances, relative to their start: an equal share of the residuals per group
-ADAM_RATE = 0.2  # learning rate, in units of the logarithm
 MARGIN = 0.05  # a value this close to an edge of its range counts as at the edge, in units of the logarithm
 FLAT_NATS = 0.5  # the likelihood is flat if it falls by less than this when a hyper-parameter is doubled or halved
 
@@ -78,11 +79,13 @@ class Search:
         likelihood = Likelihood(problem, list(groups.values()), base=weights)
         centre = self._centre(likelihood, scales, weights)
         start = likelihood.value(centre)
-        starts = self._starts(centre)
+        starts, steps = self._starts(centre), self.options.steps
+        objective = Objective(likelihood, centre, self.bounds, self.options.hyper_prior)
+        climb = QuasiNewton() if isinstance(likelihood.tangent, InfiniteTangent) else Adam()
         if len(starts) > 1:
-            climbs = [self._climb(likelihood, logs, centre, max(1, self.options.steps // 4), settle=False) for logs in starts]
+            climbs = [climb.run(objective, logs, max(1, steps // 4), False, self.bar) for logs in starts]
             starts = [max(climbs, key=lambda climb: climb[0])[1]]
-        _, logs = self._climb(likelihood, starts[0], centre, self.options.steps, settle=True)
+        _, logs = climb.run(objective, starts[0], steps, True, self.bar)
         return self._result(wrapped, likelihood, groups, logs, start, parameters)
 
     def _wrapped(self) -> nn.Module:
@@ -139,49 +142,6 @@ class Search:
             factors = {name: noise if name == NOISE else 1.0 if name == PRIOR else scale for name in centre}
             starts.append({name: log + math.log(factors[name]) for name, log in centre.items()})
         return starts
-
-    def _climb(self, likelihood: Likelihood, logs: Logs, centre: Logs, steps: int, settle: bool) -> tuple[float, Logs]:
-        """Run Adam on the logarithms and return the best value and point; with `settle` the rate falls to a tenth.
-
-        The likelihood of a finite network is rugged in the input scales: the momentum of Adam crosses ridges at which
-        quasi-Newton line searches stop.
-        """
-        leaves = {name: log.detach().clone().requires_grad_() for name, log in logs.items()}
-        optimiser = torch.optim.Adam(leaves.values(), lr=ADAM_RATE, betas=(0.9, 0.95))
-        best, found, brake = -math.inf, logs, 1.0
-        for step in range(steps):
-            optimiser.zero_grad()
-            value = likelihood.gradient(leaves) + self._hyper_prior(leaves, centre)
-            self.bar.update()
-            if value > best:
-                best, found = value, {name: leaf.detach().clone() for name, leaf in leaves.items()}
-            if value == -math.inf:  # A cannot be factorised: go back to the best point and halve the rate
-                brake *= 0.5
-                for name, leaf in leaves.items():
-                    leaf.data.copy_(found[name])
-                continue
-            falling = 0.1 ** (step / steps) if settle else 1.0
-            optimiser.param_groups[0]["lr"] = ADAM_RATE * brake * falling
-            for leaf in leaves.values():  # ascend; a bias that affects no derivative has no gradient
-                leaf.grad = None if leaf.grad is None else -leaf.grad
-            optimiser.step()
-            for name, leaf in leaves.items():
-                leaf.data.clamp_(*self.bounds[name])
-        return best, found
-
-    def _hyper_prior(self, leaves: Logs, centre: Logs) -> float:
-        """Return the log density of the Gaussian prior around the centre, and add its gradient to the leaves."""
-        if self.options.hyper_prior is None:
-            return 0.0
-        total = 0.0
-        for name, leaf in leaves.items():
-            if name == NOISE:
-                continue
-            width = self.options.hyper_prior * (2 if name == PRIOR else 1)
-            away = (leaf.detach() - centre[name]) / width
-            total -= 0.5 * float(away.square().sum())
-            leaf.grad = -away / width if leaf.grad is None else leaf.grad - away / width
-        return total
 
     def _result(
         self, module: nn.Module, likelihood: Likelihood, groups: dict[str, list[str]], logs: Logs, start: float,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ntkgp.networks.activations import Absolute, Cosine, Erf, Gaussian, Sine
 from ntkgp.networks.infinite.arc_cosine import ArcCosine
+from ntkgp.networks.infinite.arc_sine import ErfMoments
 
 Moments = tuple[Tensor, Tensor]  # E[φ(u) φ(u′)], E[φ′(u) φ′(u′)]
 MomentsOf = Callable[[Tensor, Tensor, Tensor], Moments]
@@ -77,8 +78,7 @@ def softplus(a: Tensor, b: Tensor, c: Tensor, beta: float) -> Moments:
 
 def erf(a: Tensor, b: Tensor, c: Tensor) -> Moments:
     """φ the error function (Williams 1998)."""
-    root = (1 + 2 * (a + b) + 4 * _determinant(a, b, c)).sqrt()
-    return 2 / math.pi * torch.atan2(2 * c, root), 4 / math.pi / root
+    return ErfMoments.apply(a, b, c)  # pyright: ignore[reportReturnType]
 
 
 def gelu(a: Tensor, b: Tensor, c: Tensor) -> Moments:

@@ -22,12 +22,11 @@ class ArcCosine(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """Both moments."""
-        norm = (a * b).sqrt_()
         tiny, eps = torch.finfo(c.dtype).tiny, torch.finfo(c.dtype).eps
-        cosine = (c / norm.clamp_min(tiny)).clamp_(-1.0, 1.0)
-        cosine = torch.where(1 - cosine <= COINCIDE * eps, 1.0, cosine)
-        sine = ((1 - cosine) * (1 + cosine)).sqrt_()
-        slope = (math.pi - torch.atan2(sine, cosine)).div_(2 * math.pi)
+        norm = a.sqrt() * b.sqrt()
+        cosine = (c / norm.clamp_min(tiny)).mul_(1 + COINCIDE * eps).clamp_(-1.0, 1.0)
+        sine = torch.addcmul(torch.ones_like(cosine), cosine, cosine, value=-1).sqrt_()
+        slope = torch.atan2(sine, cosine).neg_().add_(math.pi).div_(2 * math.pi)
         value = torch.addcmul(slope * c, norm, sine, value=0.5 / math.pi)
         ctx.save_for_backward(a, b, norm, cosine, sine, slope)
         return value, slope
@@ -38,11 +37,12 @@ class ArcCosine(torch.autograd.Function):
         by_value, by_slope = gradients
         a, b, norm, cosine, sine, slope = ctx.saved_tensors
         tiny = torch.finfo(norm.dtype).tiny
-        size = norm * sine
-        turn = torch.where(size > tiny**0.5, by_slope / (2 * math.pi * size).clamp_min(tiny), 0.0)  # by the cosine, over √(ab)
+        # 1/(2π norm sine), or 0 where the angle has no derivative: sine is 0 or at least a rounding unit's root.
+        inverse = torch.addcmul(torch.full_like(sine, tiny**0.5), sine, sine).mul_(norm.clamp_min(tiny**0.5)).reciprocal_()
+        turn = inverse.mul_(sine).mul_(by_slope).div_(2 * math.pi)  # by the cosine, over √(ab)
         by_c = torch.addcmul(turn, by_value, slope) if ctx.needs_input_grad[2] else None
         if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
             return None, None, by_c
         by_norm = (by_value * sine).div_(2 * math.pi).addcmul_(turn, cosine, value=-1).mul_(norm)
-        by_a, by_b = (by_norm.div(2 * part.clamp_min(tiny)).sum_to_size(part.shape) for part in (a, b))
+        by_a, by_b = (by_norm.sum_to_size(part.shape) / (2 * part.clamp_min(tiny)) for part in (a, b))
         return by_a, by_b, by_c

@@ -1,14 +1,19 @@
 """The kernel of an infinite network at some points."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ntkgp._system.threads import for_each
 from ntkgp.networks.infinite.network import TILE_POINTS, InfiniteNetwork, tangent_of
 from ntkgp.networks.infinite.steps import Priors, Values
 from ntkgp.tangent.interfaces import KernelRows
+
+Tile = tuple[slice, slice]  # rows and columns
+R = TypeVar("R")
 
 
 class InfiniteRows(KernelRows):
@@ -38,9 +43,18 @@ class InfiniteRows(KernelRows):
     def cross(self, other: "InfiniteRows") -> Float[Tensor, "NC MC"]:
         """K(x, x′). Cost: N·M values of the recursion."""
         right = other.x.split(TILE_POINTS)
-        return self._outputs(
-            torch.cat([torch.cat([self._tile(mine, theirs) for theirs in right], 1) for mine in self._tiles()])
-        )
+        if torch.is_grad_enabled() and (self.x.requires_grad or other.x.requires_grad):
+            return self._outputs(
+                torch.cat([torch.cat([self._tile(mine, theirs) for theirs in right], 1) for mine in self._tiles()])
+            )
+        out = self.x.new_empty(self.points, other.points)
+
+        def write(tile: Tile) -> None:
+            rows, columns = tile
+            out[rows, columns] = self._tile(self.x[rows], other.x[columns])
+
+        each_tile(write, all_tiles(self.points, other.points), self.x)
+        return self._outputs(out)
 
     def diag(self) -> Float[Tensor, "NC"]:
         """The diagonal of K(x, x)."""
@@ -53,11 +67,15 @@ class InfiniteRows(KernelRows):
         if self.x.requires_grad and torch.is_grad_enabled():
             tiles = list(self._tiles())
             return torch.cat([torch.cat([self._tile(mine, theirs) for theirs in tiles], 1) for mine in tiles])
-        for rows, columns in lower_tiles(self.points):
+
+        def write(tile: Tile) -> None:
+            rows, columns = tile
             block = self._tile(self.x[rows], self.x[columns])
             if rows == columns:  # rounding would leave it a little asymmetric
                 block = block.tril() + block.tril(-1).T
             out[rows, columns], out[columns, rows] = block, block.T
+
+        each_tile(write, lower_tiles(self.points), self.x)
         return out
 
     def _tiles(self) -> tuple[Tensor, ...]:
@@ -75,9 +93,21 @@ class InfiniteRows(KernelRows):
         )
 
 
-def lower_tiles(points: int) -> Iterator[tuple[slice, slice]]:
+def all_tiles(points: int, others: int) -> list[Tile]:
+    """The tiles of a whole matrix."""
+    return [(rows, columns) for rows in _parts(points) for columns in _parts(others)]
+
+
+def lower_tiles(points: int) -> list[Tile]:
     """The tiles on and below the diagonal."""
-    starts = range(0, points, TILE_POINTS)
-    for start in starts:
-        for other in range(0, start + 1, TILE_POINTS):
-            yield slice(start, min(start + TILE_POINTS, points)), slice(other, min(other + TILE_POINTS, points))
+    parts = _parts(points)
+    return [(rows, columns) for k, rows in enumerate(parts) for columns in parts[: k + 1]]
+
+
+def each_tile(function: Callable[[Tile], R], tiles: Sequence[Tile], like: Tensor) -> list[R]:
+    """The function of each tile; on a CPU one thread per tile, whose operations are too small for several."""
+    return for_each(function, tiles) if like.device.type == "cpu" else [function(tile) for tile in tiles]
+
+
+def _parts(points: int) -> list[slice]:
+    return [slice(start, min(start + TILE_POINTS, points)) for start in range(0, points, TILE_POINTS)]

@@ -1,5 +1,6 @@
 """The kernel of an infinite network as a sum over groups of its layers, and its gradient by the recursion itself."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from ntkgp.networks.infinite.network import tangent_of
 from ntkgp.networks.infinite.steps import Priors, Values
-from ntkgp.tangent.infinite.rows import InfiniteRows, lower_tiles
+from ntkgp.tangent.infinite.rows import InfiniteRows, Tile, each_tile, lower_tiles
 from ntkgp.tangent.infinite.tangent import ALL, InfiniteTangent
 from ntkgp.tangent.interfaces import KernelShares
 
@@ -39,21 +40,28 @@ class InfiniteShares(KernelShares):
 
     def backward(self, prior_var: Float[Tensor, "G"], weights: Float[Tensor, "nC nC"]) -> Float[Tensor, "G"]:
         """⟨weights, K_g⟩ of each group, and the gradient of the settings. Cost: about three times :meth:`matrix`."""
-        infinite, x = self.tangent.infinite, self._inputs
-        prior = prior_var.detach().requires_grad_()
-        values = {name: value.detach().requires_grad_(value.requires_grad) for name, value in self._values.items()}
-        C = infinite.outputs
+        infinite, x, C = self.tangent.infinite, self._inputs, self.tangent.infinite.outputs
         shared = weights if C == 1 else weights.unflatten(0, (-1, C)).unflatten(2, (-1, C)).diagonal(dim1=1, dim2=3).sum(dim=-1)
-        for rows, columns in lower_tiles(len(x)):
+        learned = [name for name, value in self._values.items() if value.requires_grad]
+
+        def gradient(tile: Tile) -> list[Tensor | None]:
+            """The share of one tile; with leaves of its own, since tiles run beside each other."""
+            rows, columns = tile
+            prior = prior_var.detach().clone().requires_grad_()
+            values = {name: value.detach().clone().requires_grad_(name in learned) for name, value in self._values.items()}
             with torch.enable_grad():
                 block = infinite.block(x[rows], x[columns], self._priors(prior), values)
-                tile = tangent_of(block, block.cross)
+                found = tangent_of(block, block.cross)
             share = shared[rows, columns]
-            tile.backward(share if rows == columns else 2 * share)
-        for name, value in self._values.items():
-            if value.requires_grad and (gradient := values[name].grad) is not None:
-                value.backward(gradient)
-        return torch.zeros_like(prior_var) if prior.grad is None else prior.grad
+            leaves = [prior, *(values[name] for name in learned)]
+            return list(torch.autograd.grad(found, leaves, share if rows == columns else 2 * share, allow_unused=True))
+
+        shares = each_tile(gradient, lower_tiles(len(x)), x)
+        by_prior, *by_values = [_total(parts) for parts in zip(*shares, strict=True)]
+        for name, total in zip(learned, by_values, strict=True):
+            if total is not None:
+                self._values[name].backward(total)
+        return torch.zeros_like(prior_var) if by_prior is None else by_prior
 
     @property
     def _inputs(self) -> Tensor:
@@ -72,3 +80,8 @@ class InfiniteShares(KernelShares):
             for names, v in zip(self.groups, prior_var, strict=True)
             for name, variance in self._scaled(names)
         }
+
+
+def _total(parts: Sequence[Tensor | None]) -> Tensor | None:
+    some = [part for part in parts if part is not None]
+    return torch.stack(some).sum(dim=0) if some else None
