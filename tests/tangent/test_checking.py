@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import ntkgp
+from ntkgp.tangent.autodiff import AutodiffRows
 from ntkgp.tangent.factors.checking import FEW, spread
 from ntkgp.tangent.network import PureNetwork
 from ntkgp.tangent.tangent import Tangent
@@ -526,3 +527,57 @@ def test_forward_mode_is_checked_at_every_point(later: bool):
     values = posterior.sample(4000, generator=torch.Generator().manual_seed(0))(query)
     ratio = values.var(dim=0) / posterior.predict(query).variance
     assert ((ratio - 1).abs() < 5 * (2 / 4000) ** 0.5).all()
+
+
+@pytest.mark.parametrize("points", [1, 4, 5])
+def test_rows_by_torch_func_are_checked_for_each_number_of_points(points: int):
+    """torch's rule for PReLU is wrong where the points are as many as the outputs, here 4, and raises elsewhere."""
+    net = nn.Sequential(nn.Linear(3, 8), nn.PReLU(), nn.Linear(8, 4)).double()
+    x = torch.randn(points, 3, generator=torch.Generator().manual_seed(0)).double()
+    rows = torch.stack([
+        torch.cat([part.flatten() for part in torch.autograd.grad(net(x[n : n + 1])[0, c], list(net.parameters()))])
+        for n in range(points) for c in range(4)
+    ])  # fmt: skip
+    assert error(ntkgp.kernel(net, x), rows @ rows.T) < 1e-12
+
+
+class Distances(nn.Module):
+    """A network whose rows torch.func gets wrong for every number of points: parameters before torch.cdist."""
+
+    def __init__(self):
+        super().__init__()
+        g = torch.Generator().manual_seed(3)
+        self.w, self.o = nn.Parameter(torch.randn(2, 5, generator=g)), nn.Parameter(torch.randn(5, 2, generator=g))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x @ self.w
+        return torch.cdist(h[:, :, None], h.sin()[:, :, None]).sum(dim=2) @ self.o
+
+
+def test_wrong_rows_by_torch_func_are_noticed():
+    net = Distances().double()
+    x = torch.randn(6, 2, generator=torch.Generator().manual_seed(0)).double()
+    pure = PureNetwork(net)
+    found = AutodiffRows(pure, pure.layout, dict.fromkeys(pure.anchor, 1.0), x, 2).dense()
+    rows = torch.stack([
+        torch.cat([part.flatten() for part in torch.autograd.grad(net(x[n : n + 1])[0, c], list(net.parameters()))])
+        for n in range(6) for c in range(2)
+    ])  # fmt: skip
+    assert error(found, rows) < 1e-12
+    assert not pure.transformable
+
+
+class ClippedByTheLargest(Two):
+    """Only the largest values of a batch change."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.a(x.clamp(max=0.9 * x.max())))
+
+
+def test_mixing_by_the_largest_value_is_refused_whatever_the_data():
+    """A comparison of batches alone misses some data sets: those whose largest value is in both."""
+    for seed in range(40):
+        torch.manual_seed(seed)
+        net, x = ClippedByTheLargest(4), torch.randn(60, 4)
+        with pytest.raises(ValueError, match="depends on the other points"):
+            ntkgp.fit(net, x, torch.randn(60), noise_var=0.01)

@@ -100,8 +100,19 @@ def check_finite(values: Tensor, outputs: int, what: str, name: str = "x") -> No
         )
 
 
+SMALLEST_SPREAD = 1e-145  # standard deviations below it have variances whose millionth is no normal number
+
+
 def check_scalable(values: Tensor, scale: Tensor) -> None:
-    """Check that the squares of each column do not overflow, so that its standard deviation is finite."""
+    """Check that the squares of each column neither overflow nor underflow, so that its standard deviation is right."""
+    columns = values.reshape(len(values), -1)
+    small = (scale.reshape(-1) < SMALLEST_SPREAD) & (columns.amax(dim=0) > columns.amin(dim=0))
+    if bool(small.any()):
+        column = int(small.nonzero()[0])
+        raise ValueError(
+            f"column {column} varies by as little as {float(columns[:, column].max() - columns[:, column].min()):.1e}, and the "
+            "squares of such numbers underflow; rescale the column"
+        )
     if not bool(torch.isfinite(scale).all()):
         column = int((~torch.isfinite(scale.reshape(-1))).nonzero()[0])
         most = float(values.reshape(len(values), -1)[:, column].abs().max())

@@ -61,7 +61,7 @@ def check_module(module: nn.Module) -> None:
 def check_outputs(call: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> int:
     """Return the number of outputs C; check that the network is a deterministic function of each point separately.
 
-    Calls the network twice on the first points, then on them in reverse order, on half of them, and on the first point twice.
+    Calls the network twice on the first points, then on them in reverse order, on half of them, and on three of them alone.
     `module` is the copy that `call` runs; its buffers must not change.
     """
     points = x[:16].detach().clone()
@@ -73,7 +73,8 @@ def check_outputs(call: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor
             raise ValueError("the module changes its input in place; make it work on a copy (x = x + 1 rather than x += 1)")
         again = call(points)
         places = torch.arange(len(points), device=x.device)
-        orders = [places.flip(0), places[: (len(points) + 1) // 2], places[:1].repeat(2)]
+        alone = [places[k : k + 1].repeat(2) for k in sorted({0, len(points) // 2, len(points) - 1})]
+        orders = [places.flip(0), places[: (len(points) + 1) // 2], *alone]
         others = [call(points[order]) for order in orders]
     if not isinstance(out, Tensor):
         raise TypeError(f"the module must return one tensor, got {type(out).__name__}; wrap it to return the regression output")

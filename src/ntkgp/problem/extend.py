@@ -33,9 +33,10 @@ def extend_problem(
     noise_std = noise.sqrt().to(problem.network.dtype).flatten()
     check_sizes(residual, noise_std)
     same = old.common_noise is not None and bool((noise == old.common_noise).all())
+    dtype = torch.promote_types(old.x.dtype, x.dtype)  # a table of whole numbers may grow by other numbers
     new_data = replace(
         old,
-        x=x.to(old.x.dtype, copy=True),  # a copy: the user may change x later
+        x=x.to(dtype, copy=True),  # a copy: the user may change x later
         residual=residual,
         noise_std=noise_std,
         common_noise=old.common_noise if same else None,
@@ -47,7 +48,7 @@ def extend_problem(
     batches = old.batches
     whole = replace(
         new_data,
-        x=torch.cat([old.x, new_data.x]) if batches is None else old.x,
+        x=torch.cat([old.x.to(dtype), new_data.x]) if batches is None else old.x,
         residual=torch.cat([old.residual, residual]),
         noise_std=torch.cat([old.noise_std, noise_std]),
         batches=None if batches is None else batches.followed_by(new_data.x, y.detach().clone()),

@@ -8,7 +8,7 @@ from torch.func import jacrev, jvp, vjp, vmap
 from ntkgp._system.locks import ForkLock
 from ntkgp._system.memory import ran_out
 from ntkgp.tangent.layout import ParameterLayout
-from ntkgp.tangent.network import PureNetwork
+from ntkgp.tangent.network import PureNetwork, random_weights, weighted_gradients
 
 # torch counts the levels of forward-mode differentiation per process, not per thread, so only one thread may use it at a time.
 _forward_mode = ForkLock(order=0)
@@ -96,7 +96,10 @@ class AutodiffRows:
         """The entries of J: one backward pass per point and output."""
         if self.network.transformable:
             try:
-                return self._batched_rows()
+                rows = self._batched_rows()
+                if self._right(rows.detach()):
+                    return rows
+                self.network.transformable = False
             except RuntimeError as error:  # no batching rule for an operation: use plain autograd from now on
                 if ran_out(error):
                     raise
@@ -111,6 +114,23 @@ class AutodiffRows:
 
         jacobian = vmap(jacrev(single), in_dims=(None, 0))(self._params, self.x)
         return self.layout.join(self.scaled(jacobian)).flatten(0, 1)
+
+    @torch.no_grad()
+    def _right(self, rows: Float[Tensor, "nC p"]) -> bool:
+        """Whether uᵀJ is the gradient by plain autograd for random u; torch.func has wrong rules for some operations.
+
+        They are wrong for some numbers of points only (PReLU: as many as outputs). Cost: one pass, once for each number.
+        """
+        size, checked = (len(self.x), *map(hash, self.layout.shapes)), self.network.checked_rows
+        if size in checked or not len(rows):
+            return True
+        u = random_weights(rows.new_empty(len(self.x), self.outputs))
+        found = weighted_gradients(self.network, list(self.layout.shapes), self.x, u)
+        truth, ours = self.layout.join(self.scaled(found)), u.flatten() @ rows
+        allowed = 1e4 * torch.finfo(rows.dtype).eps * (u.flatten() @ rows.abs()).norm()
+        if right := bool((ours - truth).norm() <= allowed):
+            checked.add(size)
+        return right
 
     def _row(self, point: Tensor, c: int) -> Float[Tensor, "1 p"]:
         """One row of J by plain autograd."""

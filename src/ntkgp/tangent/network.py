@@ -69,6 +69,7 @@ class PureNetwork:
         # does not where a padding row is not trained.
         padded = any(isinstance(part, nn.Embedding) and part.padding_idx is not None for part in self.module.modules())
         self.forward_mode = False if padded else None
+        self.checked_rows = set[tuple[int, ...]]()  # sizes for which torch.func's rows of J were found to be right
         self.unit = torch.finfo(self.dtype).eps  # relative rounding unit of its operations: larger if some are less precise
         self.lock = ForkLock(order=1)  # functional_call swaps tensors inside the copy while it runs
         self._running = False
@@ -141,6 +142,23 @@ class PureNetwork:
         if self.infinite is not None:
             return torch.zeros(len(x), self.infinite.outputs, dtype=self.dtype, device=self.device)
         return self({}, self.cast(x))
+
+
+def random_weights(out: Tensor) -> Float[Tensor, "n C"]:
+    """Draw a weight per output, far from 0 and different from all others; always the same, so that fits can be repeated."""
+    draw = torch.rand(2, *out.shape, generator=torch.Generator().manual_seed(0), dtype=out.dtype)
+    return torch.where(draw[0] < 0.5, -1 - draw[1], 1 + draw[1]).to(out.device)
+
+
+def weighted_gradients(network: PureNetwork, names: list[str], x: Tensor, u: Float[Tensor, "n C"]) -> dict[str, Tensor]:
+    """The gradient of ⟨u, f(x)⟩ for some parameters, by one call of the network without hooks."""
+    with torch.enable_grad():
+        leaves = {name: network.anchor[name].detach().requires_grad_() for name in names}
+        out = network(leaves, x.detach())
+        if not out.requires_grad:
+            return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+        found = torch.autograd.grad(out, list(leaves.values()), u, materialize_grads=True)
+    return dict(zip(leaves, found, strict=True))
 
 
 def _copied(module: nn.Module) -> nn.Module:

@@ -15,12 +15,12 @@ from ntkgp.tangent.chunk import Chunk
 from ntkgp.tangent.factors.by_autodiff import ByAutodiff
 from ntkgp.tangent.factors.checking import FEW, broken_rules, few_of, spread
 from ntkgp.tangent.factors.layers import Layer
-from ntkgp.tangent.factors.recording import OTHER_DTYPE, LayerFactors, Recording, random_weights, weighted_gradients
+from ntkgp.tangent.factors.recording import OTHER_DTYPE, LayerFactors, Recording
 from ntkgp.tangent.growing_factors import GrowingChunk
 from ntkgp.tangent.interfaces import TangentKernel
 from ntkgp.tangent.jacobian import Jacobian, Source, working_bytes
 from ntkgp.tangent.layout import Packing, ParameterLayout
-from ntkgp.tangent.network import PureNetwork, rounding_unit
+from ntkgp.tangent.network import PureNetwork, random_weights, rounding_unit, weighted_gradients
 
 NO_RULE = "there is no rule for its layer"
 

@@ -64,3 +64,10 @@ def test_rounding_errors_are_no_spread(size: float, how: str):
     column = size * torch.tensor([[0.3], [0.1 + 0.2], [0.3]], dtype=torch.float64)
     assert float(column.std()) > 0
     assert float(HOW[how](column).apply(column).abs().max()) < 1
+
+
+@pytest.mark.parametrize("size", [1e-150, 1e-300])
+def test_columns_whose_squares_underflow_are_refused(size: float):
+    values = size * torch.tensor([[1.0], [2.0], [4.0]], dtype=torch.float64)
+    with pytest.raises(ValueError, match="column 0 varies by as little as 3.*underflow; rescale the column"):
+        Scaling.of(values)

@@ -192,3 +192,32 @@ def test_noise_per_point_and_two_outputs_over_the_weights():
     posterior = in_steps(case, WEIGHTS)
     assert isinstance(posterior, ExactPosterior)
     assert posterior.log_marginal_likelihood == pytest.approx(reference(case).log_marginal_likelihood, rel=1e-9)
+
+
+class Mixed(torch.nn.Module):
+    """A category and a number; it takes tables of whole numbers, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.number, self.out = torch.nn.Embedding(5, 4), torch.nn.Linear(1, 4), torch.nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        number = self.number(x[:, 1:].to(self.number.weight.dtype))
+        return self.out(torch.tanh(self.table(x[:, 0].long()) + number))
+
+
+@pytest.mark.parametrize(
+    "method", [ntkgp.Exact("kernel"), ntkgp.Exact("weights"), ntkgp.LowRank(rank=10)], ids=["kernel", "weights", "low rank"]
+)
+def test_a_table_of_whole_numbers_grows_by_other_numbers(method: ntkgp.Exact | ntkgp.LowRank):
+    """The new points are not rounded to the dtype of the old ones."""
+    g = seeded()
+    net = Mixed().double()
+    x, y = torch.randint(0, 5, (10, 2), generator=g), torch.randn(10, generator=g, dtype=torch.float64)
+    new, target = torch.tensor([[1.0, 2.5]], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    p = ntkgp.fit(net, x, y, noise_var=0.1, method=method, generator=g).update(new, target).predict(new)
+    whole = ntkgp.fit(net, torch.cat([x.double(), new]), torch.cat([y, target]), noise_var=0.1, method=ntkgp.Exact()).predict(
+        new
+    )
+    assert torch.allclose(p.mean, whole.mean, rtol=1e-6)
+    assert torch.allclose(p.variance, whole.variance, rtol=1e-6)

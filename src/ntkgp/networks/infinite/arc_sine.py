@@ -16,7 +16,8 @@ class ErfMoments(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """Both moments."""
-        square = torch.addcmul(a * b, c, c, value=-1).clamp_(min=0).mul_(4).add_(1 + 2 * a).add_(2 * b)  # ab ≥ c² but for rounding
+        rest = torch.addcmul(a * b, c, c, value=-1).clamp_(min=0)  # negative only by rounding
+        square = rest.mul_(4).add_(1 + 2 * a).add_(2 * b)
         root = square.sqrt()
         slope = root.reciprocal().mul_(4 / math.pi)
         ctx.save_for_backward(a, b, c, slope)

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkgp.tangent.factors.layers import Layer
-from ntkgp.tangent.factors.recording import DISAGREES, LayerFactors, disagreeing, random_weights, weighted_gradients
-from ntkgp.tangent.network import PureNetwork
+from ntkgp.tangent.factors.recording import DISAGREES, LayerFactors, disagreeing
+from ntkgp.tangent.network import PureNetwork, random_weights, weighted_gradients
 
 FEW = 8  # points; fewer are repeated
 TOLERANCE = 1e4  # allowed difference of two gradients by autodiff in units of eps

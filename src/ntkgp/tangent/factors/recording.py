@@ -20,7 +20,7 @@ from ntkgp.tangent.factors.layers import Layer, layer_kind
 from ntkgp.tangent.factors.lookup import Lookup
 from ntkgp.tangent.factors.outer import Outer
 from ntkgp.tangent.factors.row_by_row import row_by_row
-from ntkgp.tangent.network import PureNetwork
+from ntkgp.tangent.network import PureNetwork, random_weights, weighted_gradients
 
 ROUNDING = 1e3  # allowed difference of Jᵀu in units of eps, relative to the size of a sum of rows of J with random signs
 DISAGREES = "its rule disagrees with autodiff: its rows are not the points in order, or its weights are also used elsewhere"
@@ -209,23 +209,6 @@ def _record_call(
     a = OTHER_DTYPE if output.dtype != module.weight.dtype else a.clone() if copy and isinstance(a, Tensor) else a
     calls.append(Call(path, a, a._version if isinstance(a, Tensor) else 0, probe))
     return output + probe
-
-
-def random_weights(out: Tensor) -> Float[Tensor, "n C"]:
-    """Draw a weight per output, far from 0 and different from all others; always the same, so that fits can be repeated."""
-    draw = torch.rand(2, *out.shape, generator=torch.Generator().manual_seed(0), dtype=out.dtype)
-    return torch.where(draw[0] < 0.5, -1 - draw[1], 1 + draw[1]).to(out.device)
-
-
-def weighted_gradients(network: PureNetwork, names: list[str], x: Tensor, u: Float[Tensor, "n C"]) -> dict[str, Tensor]:
-    """The gradient of ⟨u, f(x)⟩ for some parameters, by one call of the network without hooks."""
-    with torch.enable_grad():
-        leaves = {name: network.anchor[name].detach().requires_grad_() for name in names}
-        out = network(leaves, x.detach())
-        if not out.requires_grad:
-            return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-        found = torch.autograd.grad(out, list(leaves.values()), u, materialize_grads=True)
-    return dict(zip(leaves, found, strict=True))
 
 
 @torch.no_grad()
