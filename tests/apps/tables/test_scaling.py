@@ -69,5 +69,5 @@ def test_rounding_errors_are_no_spread(size: float, how: str):
 @pytest.mark.parametrize("size", [1e-150, 1e-300])
 def test_columns_whose_squares_underflow_are_refused(size: float):
     values = size * torch.tensor([[1.0], [2.0], [4.0]], dtype=torch.float64)
-    with pytest.raises(ValueError, match="column 0 varies by as little as 3.*underflow; rescale the column"):
+    with pytest.raises(ValueError, match=r"column 0 varies by as little as 3.*underflow; rescale the column"):
         Scaling.of(values)
