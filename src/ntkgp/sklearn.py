@@ -38,8 +38,8 @@ class NTKGPRegressor(RegressorMixin, BaseEstimator):
         noise_var: ``"tuned"``, or the known variance of the noise in squared units of y; pass one per point to ``fit``.
         method: as for :func:`ntkgp.fit`; None chooses it from the number of points.
         standardize: scale every column of X and y to mean 0 and standard deviation 1 first (a constant column to mean 0).
-        width: width of the hidden layers when ``module=None`` (the local network has 4·width); ignored with a module.
-            None means 512, or less for very many rows.
+        width: width of the hidden layers when ``module=None``; ignored with a module. None means infinite width, which needs
+            one matrix of N² numbers, or, above 20,000 rows times targets, a finite width (the local network has 4·width).
         steps: number of evaluations of the marginal likelihood, as for :func:`ntkgp.tune`.
         starts: as for :func:`ntkgp.tune`.
         points: with more points times targets than this, a random subset of this size tunes the hyper-parameters.

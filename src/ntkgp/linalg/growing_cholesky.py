@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkgp._system.growth import Room, roomier
+from ntkgp._system.memory import Room, roomier
 from ntkgp.linalg.cholesky import BLOCK, Cholesky
 
 # Merge appended rows into the base when there are more than MIN_MERGE of them, and more than 1/MERGE_FRACTION of the base.

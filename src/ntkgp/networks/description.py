@@ -1,16 +1,18 @@
 """The structure of a network as plain data: a file can describe a network without holding any code."""
 
+import math
 from typing import Any
 
 import torch
 from torch import nn
 
 from ntkgp._system.check_options import check_count
-from ntkgp.networks.activations import Sine
+from ntkgp.networks.activations import Erf, Sine
+from ntkgp.networks.infinite.layers import InfiniteLinear
 from ntkgp.networks.layers import InputScales, NTKLinear
 from ntkgp.networks.sums import SumOfNetworks
 
-LAYERS_WITHOUT_OPTIONS = {"SiLU": nn.SiLU, "Sine": Sine}
+LAYERS_WITHOUT_OPTIONS = {"SiLU": nn.SiLU, "ReLU": nn.ReLU, "Sine": Sine, "Erf": Erf}
 Description = dict[str, Any]
 
 
@@ -34,6 +36,10 @@ def describe(module: nn.Module) -> Description:
     if type(module) in (nn.Linear, NTKLinear):
         sizes = {"in_features": module.in_features, "out_features": module.out_features, "bias": module.bias is not None}
         return {"kind": kind, **sizes, **({"gain": module.gain} if isinstance(module, NTKLinear) else {})}
+    if type(module) is InfiniteLinear:
+        sizes = {name: None if math.isinf(size) else int(size)  # JSON has no infinity
+                 for name, size in (("in_features", module.in_features), ("out_features", module.out_features))}  # fmt: skip
+        return {"kind": kind, **sizes, "bias": module.bias_std is not None, "output_scale": module.output_scale}
     if type(module) in LAYERS_WITHOUT_OPTIONS.values():
         return {"kind": kind}
     raise TypeError(f"a {kind} cannot be written as plain data; save its state_dict and build the network in code")
@@ -57,6 +63,8 @@ def _count_numbers(description: Description) -> int:
     if "parts" in description:
         parts = description["parts"]
         return sum(map(_count_numbers, parts.values() if isinstance(parts, dict) else parts))
+    if description.get("kind") == "InfiniteLinear":
+        return 1 + bool(description["bias"])
     inputs, outputs = description.get("in_features", 0), description.get("out_features", 0)
     return (inputs + bool(description.get("bias"))) * outputs + description.get("features", 0)
 
@@ -83,6 +91,11 @@ def _rebuild(description: Description) -> nn.Module:
         layer = NTKLinear(*sizes, bias, generator=torch.Generator())
         layer.gain = float(description["gain"])
         return layer
+    if kind == "InfiniteLinear":
+        inputs, outputs = (
+            math.inf if (size := description[name]) is None else size for name in ("in_features", "out_features")
+        )
+        return InfiniteLinear(inputs, outputs, bool(description["bias"]), output_scale=float(description["output_scale"]))
     if kind in LAYERS_WITHOUT_OPTIONS:
         return LAYERS_WITHOUT_OPTIONS[kind]()
     raise ValueError(f"the network has a layer {kind!r}, which this version of ntkgp does not know; update ntkgp")

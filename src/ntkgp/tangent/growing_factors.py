@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ntkgp._system.growth import Room, roomier
+from ntkgp._system.memory import Room, roomier
 from ntkgp.tangent.chunk import Chunk
 
 

@@ -1,14 +1,17 @@
-"""The recipe for tables: networks, features and hyper-parameters for data without further knowledge.
+"""The recipe for tables: a network and its hyper-parameters for data without further knowledge.
 
-It was chosen by validation within the training splits of six public data sets (docs/tuning.md lists what was tried). The kernel
-is a sum of three. A smooth network models the trend. A network with high random frequencies models local variation: it matters
-near training points, and acts as noise away from them. A few small networks, each trained briefly on half of the data, add
-features. Marginal likelihood weighs the three, with one scale per input in each of the first two.
+It was chosen by validation within the training splits of public data sets (docs/tuning.md lists what was tried). The network
+has infinite width and three parts, each with one scale per input. One with erf models trends; one with sine, whose kernel is
+a squared exponential, models hills and waves; one with ReLU models kinks and steps. Marginal likelihood weighs them. Before
+the data speak, the rough third part is small: else a part of the noise would pass for structure.
+
+With a finite width the networks have weights (:mod:`ntkgp.tuning.finite_recipe`): for tables with more rows than an N × N
+matrix allows.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -16,17 +19,27 @@ from torch import Tensor, nn
 
 from ntkgp._system.check_data import check_table
 from ntkgp._system.check_options import check_count
+from ntkgp._system.progress import progress_bar
 from ntkgp._system.settings import in_own_settings
-from ntkgp.networks.activations import Sine
-from ntkgp.networks.layers import InputScales, gaussian
+from ntkgp.networks.activations import Erf, Sine
+from ntkgp.networks.infinite.layers import InfiniteLinear
+from ntkgp.networks.layers import InputScales
 from ntkgp.networks.mlp import mlp
 from ntkgp.networks.sums import SumOfNetworks
-from ntkgp.tuning.result import Tuned, WarmUp
-from ntkgp.tuning.tune import tune
-from ntkgp.tuning.warm_up import warm_up
+from ntkgp.problem.gathering import noise_differs
+from ntkgp.tuning.finite_recipe import FiniteSizes, tune_finite
+from ntkgp.tuning.result import Tuned
+from ntkgp.tuning.search import SearchOptions
+from ntkgp.tuning.subsets import copies_of_rows
+from ntkgp.tuning.tune import tune_by
 
-SMOOTH, LOCAL = 0.7, 14.0  # starting input scales of the smooth and the local network, for standardised inputs
-MIN_WARM_POINTS = 12  # with fewer points no features are trained
+PHASE_STD = 4.0  # radians: the bias of the sine; phases so spread make the kernel depend on x − x′ alone
+ROUGH_SHARE = 0.05  # of the prior variance that the data's variance suggests for each layer
+# Layers with a prior variance each, and its centre relative to an equal share; the first layer of the sine network is fixed.
+LAYERS = {
+    "networks.0.1.0": 1.0, "networks.0.1.2": 1.0, "networks.1.1.2": 1.0,
+    "networks.2.1.0": ROUGH_SHARE, "networks.2.1.2": ROUGH_SHARE, "networks.2.1.4": ROUGH_SHARE,
+}  # fmt: skip
 
 
 @in_own_settings(gradients=True)
@@ -35,7 +48,7 @@ def tune_table(
     y: Float[Tensor, "N"] | Float[Tensor, "N C"],
     *,
     noise_var: str | float | Tensor = "shared",
-    width: int = 512,
+    width: float = math.inf,
     local_width: int = 2048,
     warm_networks: int = 6,
     warm_width: int = 64,
@@ -50,17 +63,21 @@ def tune_table(
     """Build a network for a table and tune its hyper-parameters; ``tune_table(x, y).fit(x, y)`` is its posterior.
 
     Inputs and targets should be standardised (:class:`ntkgp.sklearn.NTKGPRegressor` does that): the prior mean is zero and
-    the starting scales are for features of standard deviation 1. Cost: at most `starts`·`steps`/4 + `steps` evaluations of
-    the marginal likelihood, each with four products of n² numbers by about 3·`width` + 2·`local_width`, n = min(N·C, points).
-    Memory: about 25·n² numbers.
+    the starting scales are for features of standard deviation 1. Rows that repeat both inputs and target count once, unless
+    repeated inputs also have different targets. Cost: at most `starts`·`steps`/4 evaluations of the marginal likelihood of 500
+    rows and `steps` of n rows, each n³ operations and some hundred per pair of rows, n = min(N·C, points). Memory: 5·n²
+    numbers. The posterior needs N² numbers.
 
     Args:
         x: standardised features.
         y: standardised targets.
         noise_var: as for :func:`ntkgp.tune`.
-        width: width of the smooth network's two hidden layers.
-        local_width: width of the local network's hidden layer; to act as noise, its kernel needs a rank well above N.
-        warm_networks: number of small networks that are trained for features; 0 for none.
+        width: width of the hidden layers. ``math.inf`` for the limit; a finite width for networks with weights, as `LowRank`
+            and tables of more than some 20,000 rows need: a smooth one and a local one, and features of networks that are
+            trained briefly. Its cost: at most `starts`·`steps`/4 + `steps` evaluations, each with four products of n²
+            numbers by about 3·`width` + 2·`local_width`; memory about 25·n² numbers.
+        local_width: with a finite width, that of the local network's hidden layer, whose kernel needs a rank well above N.
+        warm_networks: with a finite width, number of small networks that are trained for features; 0 for none.
         warm_width: width of their two hidden layers.
         warm_steps: candidates for their number of training steps. Held-out points choose the candidate whose features improve
             the whole sum most (:func:`ntkgp.warm_up`; the choice is in ``tuned.warm_up``). 0 means no such networks; with
@@ -77,66 +94,40 @@ def tune_table(
         >>> g = torch.Generator().manual_seed(0)
         >>> x = torch.randn(80, 3, generator=g)
         >>> y = torch.sin(x[:, 0]) * x[:, 1] + 0.1 * torch.randn(80, generator=g)
-        >>> tuned = ntkgp.tune_table(x, y, width=32, local_width=64, warm_steps=[20], steps=20, generator=g)
+        >>> tuned = ntkgp.tune_table(x, y, generator=g)
         >>> tuned.fit(x, y).predict(x[:5]).mean.shape
         torch.Size([5])
     """
-    for name, value in {"width": width, "local_width": local_width, "warm_width": warm_width}.items():
-        check_count(value, name, 1)
     check_count(warm_networks, "warm_networks", 0)
+    for name, value in {"local_width": local_width, "warm_width": warm_width}.items():
+        check_count(value, name, 1)
+    if width != math.inf:
+        check_count(width, "width", 1)  # pyright: ignore[reportArgumentType]
     check_table(x, y)
-    inputs, outputs = x.shape[1], y.shape[1] if y.ndim == 2 else 1
-    smooth = mlp(inputs, outputs, width=width, activation=nn.SiLU(), output_scale=1.0, generator=generator)
-    local = mlp(inputs, outputs, width=local_width, depth=1, activation=Sine(), output_scale=1.0, generator=generator)
-    plain = [_scaled(SMOOTH, smooth, inputs).to(x), _scaled(LOCAL, local, inputs).to(x)]
-    trained, warm = list[nn.Module](), None
-    if warm_networks and len(x) >= MIN_WARM_POINTS:
-        fresh = [_small(inputs, outputs, warm_width, generator).to(x) for _ in range(warm_networks)]
-
-        def score_in_sum(warm: WarmUp, x: Tensor, y: Tensor, x_held: Tensor, y_held: Tensor) -> float:
-            """Return the mean log density of held-out points under the sum of the trained features and the other networks."""
-            options = {"points": y.numel(), "starts": 1, "steps": min(steps, 50), "hyper_prior": hyper_prior}
-            networks, groups = _sum(plain, _networks(warm))
-            trial = tune(networks, x, y, prior_var=groups, **options).widened()
-            return float(trial.fit(x, y).predict(x_held).log_density(y_held).mean())
-
-        warm = warm_up(fresh, x, y, steps=warm_steps, score=score_in_sum, share=0.5, generator=generator, progress=progress)
-        trained = _networks(warm)
-    networks, groups = _sum(plain, trained)
-    tuned = tune(
-        networks, x, y, prior_var=groups, noise_var=noise_var, points=points, starts=starts, steps=steps,
-        hyper_prior=hyper_prior, generator=generator, progress=progress,
+    options = SearchOptions(
+        True, False, [[name] for name in LAYERS], noise_var, None, tuple(LAYERS), starts, steps, hyper_prior,
+        shares=tuple(LAYERS.values()),
     )  # fmt: skip
-    return replace(tuned.widened(), warm_up=warm)
+    if width != math.inf:
+        sizes = FiniteSizes(int(width), local_width, warm_networks, warm_width, warm_steps)
+        return tune_finite(x, y, sizes, options, points, generator, progress)
+    inputs, outputs = x.shape[1], y.shape[1] if y.ndim == 2 else 1
+    once = torch.ones_like(x[:, 0], dtype=torch.bool) if noise_differs(noise_var) else ~copies_of_rows(x, y)
+    network, bar = infinite_table(inputs, outputs).to(x), partial(progress_bar, progress, desc="tuning")
+    return tune_by(options, [network], x[once], y[once], points, generator, bar).widened()
 
 
-def _sum(plain: list[nn.Module], trained: list[nn.Module]) -> tuple[nn.Module, list[list[str]]]:
-    """Return the sum of the networks, and the groups of layers that share a prior variance."""
-    groups = [[f"networks.0.1.{layer}"] for layer in (0, 2, 4)] + [[f"networks.1.1.{layer}"] for layer in (0, 2)]
-    # The trained networks share one prior variance per depth, which averages their kernels.
-    groups += [[f"networks.{2 + k}.{layer}" for k in range(len(trained))] for layer in (0, 2, 4) if trained]
-    return SumOfNetworks(*plain, *trained), groups
+def infinite_table(inputs: int, outputs: int) -> SumOfNetworks:
+    """The network of the recipe before tuning.
 
-
-def _networks(warm: WarmUp) -> list[nn.Module]:
-    """Return the trained networks; an empty list if 0 steps was best."""
-    if not warm.steps:
-        return []
-    return list(warm.module.networks) if isinstance(warm.module, SumOfNetworks) else [warm.module]
-
-
-def _scaled(scale: float, network: nn.Module, inputs: int) -> nn.Module:
-    return nn.Sequential(InputScales(torch.full((inputs,), scale)), network)
-
-
-def _small(inputs: int, outputs: int, width: int, generator: torch.Generator | None) -> nn.Module:
-    """Build a network with two hidden layers, SiLU and the initial weights of He et al. (2015)."""
-    layers: list[nn.Module] = []
-    for k, (fan_in, fan_out) in enumerate([(inputs, width), (width, width), (width, outputs)]):
-        layer = nn.utils.skip_init(nn.Linear, fan_in, fan_out)  # does not use torch's global generator
-        assert isinstance(layer, nn.Linear)
-        with torch.no_grad():
-            layer.weight.copy_(gaussian(fan_out, fan_in, generator=generator) * math.sqrt((2.0 if k else 1.0) / fan_in))
-            layer.bias.copy_(0.1 * gaussian(fan_out, generator=generator))
-        layers += [layer, nn.SiLU()]
-    return nn.Sequential(*layers[:-1])
+    Example:
+        >>> import torch, ntkgp
+        >>> ntkgp.kernel(infinite_table(3, 1), torch.zeros(2, 3)).shape
+        torch.Size([2, 2])
+    """
+    trend = mlp(inputs, outputs, width=math.inf, depth=1, activation=Erf(), output_scale=1.0)
+    waves = nn.Sequential(
+        InfiniteLinear(inputs, math.inf, bias_std=PHASE_STD), Sine(), InfiniteLinear(math.inf, outputs, bias=False)
+    )
+    rough = mlp(inputs, outputs, width=math.inf, depth=2, activation=nn.ReLU(), output_scale=1.0)
+    return SumOfNetworks(*(nn.Sequential(InputScales(torch.ones(inputs)), part) for part in (trend, waves, rough)))

@@ -4,7 +4,7 @@ import copy
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,10 @@ from ntkgp.tuning.result import Tuned
 NOISE_RANGE = (1e-6, 10.0)  # of noise variances, relative to the mean square of the residuals
 SCALE_RANGE = (1e-3, 1e3)  # of scales, relative to their start
 PRIOR_RANGE = (1e-6, 1e6)  # of prior variances, relative to their start: an equal share of the residuals per group
+# Factors of noise and scales of each start. From little noise, quasi-Newton steps end in poor maxima.
+MOVES = [(1.0, 1.0), (0.01, 1.0), (0.01, 1 / 3), (0.1, 3.0), (1.0, 0.1), (0.01, 10.0)]
+SMOOTH_MOVES = [(1.0, 1.0), (1.0, 0.5), (1.0, 2.0), (1.0, 0.25), (1.0, 4.0), (0.1, 1.0)]
+STARTING_ROWS = 500  # rows N·C that choose among the starts for an infinite network
 MARGIN = 0.05  # a value this close to an edge of its range counts as at the edge, in units of the logarithm
 FLAT_NATS = 0.5  # the likelihood is flat if it falls by less than this when a hyper-parameter is doubled or halved
 
@@ -41,6 +45,7 @@ class SearchOptions:
     starts: int
     steps: int
     hyper_prior: float | None
+    shares: tuple[float, ...] | None = None  # centres of the prior variances, relative to an equal share of the data's variance
 
     @property
     def evaluations(self) -> int:
@@ -75,18 +80,34 @@ class Search:
         )
         groups = _groups(self.options.prior_var, list(problem.network.anchor), wrapped is not self.module)
         scales = {name: t for name, t in problem.network.module.named_buffers() if self._is_scale(problem, name)}
+        infinite = isinstance(problem.operators.tangent, InfiniteTangent)
         weights = dict(problem.network.anchor) if self.options.weight_scales else {}
         likelihood = Likelihood(problem, list(groups.values()), base=weights)
         centre = self._centre(likelihood, scales, weights)
         start = likelihood.value(centre)
-        starts, steps = self._starts(centre), self.options.steps
+        starts, steps = self._starts(centre, infinite), self.options.steps
         objective = Objective(likelihood, centre, self.bounds, self.options.hyper_prior)
-        climb = QuasiNewton() if isinstance(likelihood.tangent, InfiniteTangent) else Adam()
+        climb = QuasiNewton() if infinite else Adam()
         if len(starts) > 1:
-            climbs = [climb.run(objective, logs, max(1, steps // 4), False, self.bar) for logs in starts]
+            # The likelihood of an infinite network has the same maxima on fewer points; that of a finite one is rugged.
+            first = replace(objective, likelihood=self._of_few(likelihood)) if infinite else objective
+            climbs = [climb.run(first, logs, max(1, steps // 4), False, self.bar) for logs in starts]
             starts = [max(climbs, key=lambda climb: climb[0])[1]]
         _, logs = climb.run(objective, starts[0], steps, True, self.bar)
         return self._result(wrapped, likelihood, groups, logs, start, parameters)
+
+    def _of_few(self, likelihood: Likelihood) -> Likelihood:
+        """The likelihood of some of the points, from all over the data."""
+        data, outputs = likelihood.problem.data, likelihood.problem.outputs
+        count = max(1, STARTING_ROWS // outputs)
+        if data.points <= count:
+            return likelihood
+        rows = torch.arange(count, device=data.x.device) * data.points // count
+        few = replace(
+            data, x=data.x[rows], residual=data.residual.unflatten(0, (-1, outputs))[rows].flatten(),
+            noise_std=data.noise_std.unflatten(0, (-1, outputs))[rows].flatten(), batches=None, arrivals=(),
+        )  # fmt: skip
+        return Likelihood(likelihood.problem.with_data(few), likelihood.groups, likelihood.base)
 
     def _wrapped(self) -> nn.Module:
         """Return the module with input scales in front, if the user wants them and the inputs can be scaled."""
@@ -119,6 +140,8 @@ class Search:
         with torch.no_grad():
             sizes = likelihood.kernels(settings).sizes()
         shares = torch.where(sizes > 0, power / (len(sizes) * sizes.clamp_min(1e-300)), torch.ones_like(sizes))
+        if self.options.shares is not None:
+            shares = shares * torch.tensor(self.options.shares, dtype=shares.dtype, device=shares.device)
         logs: Logs = {PRIOR: shares.log()}
         if self.options.noise_var == "outputs":
             logs[NOISE] = (0.1 * power).log().expand(problem.outputs).clone()
@@ -133,9 +156,9 @@ class Search:
             self.bounds[name] = (log + math.log(low), log + math.log(high))
         return logs
 
-    def _starts(self, centre: Logs) -> list[Logs]:
-        """Return the starts: the centre, the centre with less noise, then longer and shorter length scales."""
-        moves = [(1.0, 1.0), (0.01, 1.0), (0.01, 1 / 3), (0.1, 3.0), (1.0, 0.1), (0.01, 10.0)]
+    def _starts(self, centre: Logs, infinite: bool) -> list[Logs]:
+        """Return the starts: the centre, then others with other length scales, and for finite networks with less noise."""
+        moves = SMOOTH_MOVES if infinite else MOVES
         starts = []
         for k in range(self.options.starts):
             noise, scale = moves[k % len(moves)]

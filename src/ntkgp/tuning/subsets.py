@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ntkgp._system.check_data import check_noise
@@ -11,6 +12,8 @@ from ntkgp.problem.batches import Batches
 from ntkgp.problem.gathering import gathered, noise_differs, opening
 from ntkgp.problem.source import Source
 from ntkgp.tuning.result import Tuned
+
+MOST_DIFFERENT = 0.02  # of the repeated inputs have different targets: then repeated rows are copies, not replicates
 
 
 def subset(source: Source, rows: int, generator: torch.Generator | None) -> Source:
@@ -46,6 +49,27 @@ def as_on_rank_0(found: Tuned, group: Group, noise_var: str | float | Tensor) ->
             tensor.copy_(group.copied(tensor, tensor.device))
     learned = shared if isinstance(found.noise_var, Tensor) else float(shared)
     return replace(found, prior_var=prior, noise_var=learned if isinstance(noise_var, str) else noise_var)
+
+
+def copies_of_rows(x: Float[Tensor, "N D"], y: Float[Tensor, "N *C"]) -> Bool[Tensor, "N"]:
+    """Which rows repeat an earlier row, target included, and are no independent observations.
+
+    Where the inputs say little, rows may agree by chance. Then some rows with the same inputs have different targets, and none
+    counts as a copy.
+    """
+    none = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    _, group = torch.unique(x, dim=0, return_inverse=True)
+    count = torch.bincount(group)
+    if bool((count < 2).all()):
+        return none
+    order = torch.argsort(group, stable=True)
+    again = none.clone()  # whether a row has the inputs of an earlier one
+    again[order[1:]] = group[order][1:] == group[order][:-1]
+    first = order[torch.cumsum(count, dim=0) - count]  # the first row of each group
+    differs = (y != y[first[group]]).reshape(len(y), -1).any(dim=1)
+    groups = torch.zeros_like(count).index_add_(0, group, differs.to(count.dtype)) > 0
+    replicated = groups[count > 1].double().mean()
+    return none if bool(replicated > MOST_DIFFERENT) else again & ~differs
 
 
 def draw_indices(every: int, count: int, generator: torch.Generator | None) -> Tensor:

@@ -98,21 +98,21 @@ def tune(
     modules = list(module) if isinstance(module, Sequence) else [module]  # an nn.Sequential is a module, not a Sequence
     together, bar = Group.of(group), partial(progress_bar, progress, desc="tuning")
     if together is None:
-        return _tune(modules, x, y, options, points, generator, bar)
+        return tune_by(options, modules, x, y, points, generator, bar)
     with together.together():
         check_count(points, "points", 1)
         generator = together.shared(generator)
         source = Source.of(modules[0], x, y, noise_var, together)
         some = sample_of_ranks(together, source, points, LEAVE_ONE_OUT_ROWS, generator)
         options = replace(options, noise_var=some.noise_var)
-        return as_on_rank_0(_tune(modules, some.x, some.y, options, points, generator, bar), together, noise_var)
+        return as_on_rank_0(tune_by(options, modules, some.x, some.y, points, generator, bar), together, noise_var)
 
 
-def _tune(
+def tune_by(
+    options: SearchOptions,
     modules: list[nn.Module],
     x: Any,
     y: Tensor | None,
-    options: SearchOptions,
     points: int,
     generator: torch.Generator | None,
     progress: Callable[..., Bar],

@@ -18,7 +18,8 @@ from tests.doors.cli.commands import SMALL, houses, predictions, run, said
 
 
 def set_dense_limit(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr(options_module, "FEW_ROWS", {"cpu": rows, "cuda": rows})
+    for limit in ("FEW_ROWS", "INFINITE_ROWS"):
+        monkeypatch.setattr(options_module, limit, {"cpu": rows, "cuda": rows})
 
 
 def test_known_noise(home: Path, tmp_path: Path):
@@ -105,10 +106,15 @@ def test_networks_shrink_and_train_longer_as_rows_grow(tmp_path: Path, monkeypat
         set_dense_limit(monkeypatch, dense)
         monkeypatch.setattr(options_module, "MANY_ROWS", many)
         run("fit", tmp_path / "t.csv", *options)
-    assert [one["width"] for one in asked] == [512, 64, 32]
-    assert [one["warm_width"] for one in asked] == [64, 64, 32]
-    assert [one["warm_networks"] for one in asked] == [6, 2, 2]
-    assert [max(one["warm_steps"]) for one in asked] == [200, 4000, 16000]
+    assert "width" not in asked[0]  # infinite
+    assert [one["width"] for one in asked[1:]] == [64, 32]
+    assert [one["warm_width"] for one in asked[1:]] == [64, 32]
+    assert [one["warm_networks"] for one in asked[1:]] == [2, 2]
+    assert [max(one["warm_steps"]) for one in asked[1:]] == [4000, 16000]
+    set_dense_limit(monkeypatch, 100)
+    run("fit", tmp_path / "t.csv", *options, "--rank", "5")  # a head needs weights
+    assert (asked[-1]["width"], asked[-1]["warm_networks"], asked[-1]["warm_steps"]) == (512, 6, (0, 60, 200))
+    set_dense_limit(monkeypatch, 20)
     run("fit", tmp_path / "t.csv", *options, "--width", "8", "--warm-networks", "3")
     assert (asked[-1]["width"], asked[-1]["warm_width"], asked[-1]["warm_networks"]) == (8, 8, 3)
 

@@ -39,12 +39,12 @@ def fit(
     force: Force = False,
     drop_missing: Drop = False,
     width: Annotated[
-        int | None,
-        typer.Option(help="Width of the networks.", show_default="512; above 8,000 rows × targets 64; above 200,000 32"),
+        float | None,
+        typer.Option(help="Width of the networks; inf for the limit.", show_default="inf; above 20,000 rows × targets 64"),
     ] = None,
     warm_networks: Annotated[
         int | None,
-        typer.Option(help="Number of small networks trained for features.", show_default="6; above 8,000 rows × targets 2"),
+        typer.Option(help="Number of small networks trained for features, with a finite width.", show_default="6; 2 if large"),
     ] = None,
     rank: Annotated[
         int | None, typer.Option(help="Rank of a low-rank posterior.", show_default="exact where that is not slower")
@@ -73,11 +73,12 @@ def fit(
     Faster with many rows: [bold]ntkgp fit big.parquet --target price --width 16 --rank 64[/bold]
     """
     ignored, noise_columns, texts = ignore or [], noise_column or [], categorical or []
+    given_width = int(width) if width is not None and width.is_integer() else width
     with explained() as warned, table_ranks.joined(device) as (ranks, device):
         show = not quiet and (ranks is None or ranks.first)
         options = TableOptions(
-            width=width, warm_networks=warm_networks, rank=rank, points=max_rows_tuning, steps=steps, starts=starts, seed=seed,
-            device=device, progress=show,
+            width=given_width, warm_networks=warm_networks, rank=rank, points=max_rows_tuning, steps=steps, starts=starts,
+            seed=seed, device=device, progress=show,
         )  # fmt: skip
         names = read(files_of(table)[0]).collect_schema().names()
         if noise_columns and (group_noise or len(noise_columns) != len(target)):
@@ -145,11 +146,16 @@ def _noise_std(named: NamedModel) -> dict[str, Any] | None:
 def _summary(record: dict[str, Any]) -> str:
     """The lines printed after a fit."""
     posterior = "exact posterior" if record["rank"] is None else f"posterior of rank {record['rank']}"
-    trained = f"{record['warm_networks']} of them trained for features in {record['warm_steps']} steps"
+    network = "a network of infinite width"
+    if record["width"] is not None:
+        network = (
+            f"networks of width {record['width']}, {record['warm_networks']} of them trained for features in "
+            f"{record['warm_steps']} steps; {record['parameters']} parameters in total"
+        )
     lines = [
         f"{record['rows']} rows, {record['features']} features: {posterior} of {', '.join(record['targets'])}, fitted in "
         f"{record['seconds']:.1f} s with {record['dtype']}",
-        f"networks of width {record['width']}, {trained}; {record['parameters']} parameters in total",
+        network,
         f"log marginal likelihood {record['log_marginal_likelihood']:.2f} on {record['tuned_on']} rows; mean squared "
         f"leave-one-out error {record['leave_one_out']:.2f} times the predicted variance",
     ]

@@ -1,6 +1,7 @@
 """Fit the table model to columns of numbers: standardise, tune, compute the posterior."""
 
 import copy
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from ntkgp.apps.tables.noise import group_variances, noise_on_new_rows
 from ntkgp.apps.tables.options import TableOptions
 from ntkgp.apps.tables.scaling import Scaling
 from ntkgp.distributed.group import Group
+from ntkgp.networks.infinite.layers import is_infinite
 from ntkgp.networks.sums import SumOfNetworks
 from ntkgp.posterior.interface import Posterior
 from ntkgp.posterior.lowrank.posterior import LowRankPosterior
@@ -157,9 +159,12 @@ class _Job:
         }  # fmt: skip
         if options.module is None:
             size = options.size(self.rows * self.outputs)
+            if size.width == math.inf:
+                return tune_table(x, y, **settings)
+            width = int(size.width)
             return tune_table(
-                x, y, width=size.width, local_width=4 * size.width, warm_networks=size.warm_networks,
-                warm_width=min(64, size.width), warm_steps=size.warm_steps, **settings,
+                x, y, width=width, local_width=4 * width, warm_networks=size.warm_networks, warm_width=min(64, width),
+                warm_steps=size.warm_steps, **settings,
             )  # fmt: skip
         module = self._module(x, y)
         if options.tune:
@@ -189,7 +194,8 @@ class _Job:
     def _summary(self, tuned: Tuned, posterior: Posterior, features: int, dtype: torch.dtype) -> dict[str, Any]:
         log_units = tuned.points * float(self.targets.scale.log().sum())  # converts log p(y) to the units of the targets
         size = self.options.size(self.rows * self.outputs)
-        recipe = self.options.module is None and isinstance(tuned.module, SumOfNetworks)
+        infinite = is_infinite(tuned.module)
+        recipe = self.options.module is None and not infinite and isinstance(tuned.module, SumOfNetworks)
         return {
             "rows": self.rows,
             "ranks": 1 if self.ranks is None else self.ranks.size,
@@ -197,10 +203,10 @@ class _Job:
             "method": type(posterior).__name__.removesuffix("Posterior"),
             **_low_rank_facts(posterior),
             "dtype": str(dtype).removeprefix("torch."),
-            "width": size.width,
+            "width": None if infinite else size.width,
             "warm_networks": len(tuned.module.networks) - 2 if recipe else 0,  # pyright: ignore[reportArgumentType]
             "warm_steps": 0 if tuned.warm_up is None else tuned.warm_up.steps,
-            "parameters": sum(p.numel() for p in tuned.module.parameters()),
+            "parameters": None if infinite else sum(p.numel() for p in tuned.module.parameters()),
             "tuned_on": tuned.points,
             "noise_judged_on": self.judged,
             "log_marginal_likelihood": tuned.log_marginal_likelihood - log_units,

@@ -2,7 +2,7 @@
 
 import torch
 
-from ntkgp._system.growth import roomier
+from ntkgp._system.memory import roomier
 from ntkgp.linalg.growing_cholesky import GrowingCholesky
 from ntkgp.storage.state import State
 
