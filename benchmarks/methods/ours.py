@@ -22,6 +22,11 @@ def table(split: Split, *, seed: int, device: str = "cpu", **options: Any) -> Fo
     return _forecast(split, tuned, tuned.fit(x, y))
 
 
+def finite_table(split: Split, *, seed: int, device: str = "cpu", **options: Any) -> Forecast:
+    """The same with networks of width 512: a smooth and a local one at their initial weights, and trained features."""
+    return table(split, seed=seed, device=device, **{"width": 512, **options})
+
+
 def at_initialisation(split: Split, *, seed: int, device: str = "cpu") -> Forecast:
     """The paper's architecture (two hidden layers of 512; SiLU) at its initial weights, noise, layers and inputs tuned."""
     x, y, generator = _start(split, seed, device)

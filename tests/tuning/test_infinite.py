@@ -12,13 +12,14 @@ from ntkgp.problem.build import build_problem
 from ntkgp.problem.source import Source
 from ntkgp.tuning.likelihood import NOISE, PRIOR, Likelihood
 from tests.support.helpers import seeded
+from tests.support.infinite import erf_kernel
 
 STEP = 1e-5
 
 
-@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize(("outputs", "noises"), [(1, 1), (2, 1), (3, 3)])
 @pytest.mark.parametrize("activation", [nn.ReLU(), Erf(), nn.SiLU()], ids=["relu", "erf", "silu"])
-def test_the_gradient_is_that_of_the_likelihood(activation: nn.Module, outputs: int):
+def test_the_gradient_is_that_of_the_likelihood(activation: nn.Module, outputs: int, noises: int):
     """300 points take more than one tile, so that a tile that is missing or counted twice shows."""
     g = seeded()
     x, y = torch.randn(300, 3, generator=g).double(), torch.randn(300, outputs, generator=g).double()
@@ -27,7 +28,7 @@ def test_the_gradient_is_that_of_the_likelihood(activation: nn.Module, outputs: 
     names = list(problem.network.anchor)
     likelihood = Likelihood(problem, [names[:2], names[2:]], base={names[0]: problem.network.anchor[names[0]]})
     logs = {
-        PRIOR: torch.tensor([0.3, -0.5]), NOISE: torch.tensor([-1.0]), "0.scale": torch.tensor([0.1, -0.2, 0.4]),
+        PRIOR: torch.tensor([0.3, -0.5]), NOISE: torch.tensor([-1.0, -0.3, -2.0])[:noises], "0.scale": torch.tensor([0.1, -0.2, 0.4]),
         names[0]: torch.tensor(0.2),
     }  # fmt: skip
     leaves = {name: log.double().requires_grad_() for name, log in logs.items()}
@@ -42,6 +43,31 @@ def test_the_gradient_is_that_of_the_likelihood(activation: nn.Module, outputs: 
             assert abs((ends[0] - ends[1]) / (2 * STEP) - float(leaf.grad.flatten()[k])) < 1e-5 * (
                 1 + abs(float(leaf.grad.flatten()[k]))
             )
+
+
+@pytest.mark.parametrize("noise", ["shared", "outputs", "per point"])
+def test_the_likelihood_of_several_outputs_is_that_of_separate_regressions(noise: str):
+    g = seeded(1)
+    x, y = torch.randn(30, 3, generator=g).double(), torch.randn(30, 3, generator=g).double()
+    known = torch.rand(30, 3, generator=g).double() + 0.1 if noise == "per point" else torch.full((30, 3), 1.0).double()
+    problem = build_problem(ntkgp.mlp(3, 3, width=math.inf, activation=Erf()), Source(x, y, known), dtype=torch.float64)
+    logs = {PRIOR: torch.tensor([0.7]).double().log()}
+    learned = {"shared": [0.3], "outputs": [0.3, 0.5, 0.3]}.get(noise)
+    if learned:
+        logs[NOISE] = torch.tensor(learned).double().log()
+    variances = known if learned is None else torch.tensor(learned).double().expand(30, 3)
+    kernel = torch.from_numpy(erf_kernel(x.numpy(), x.numpy(), 2, 3.5, [0.7, 0.7, 0.7]))
+    expected = sum(
+        float(
+            torch.distributions.MultivariateNormal(torch.zeros(30).double(), kernel + variances[:, c].diag()).log_prob(y[:, c])
+        )
+        for c in range(3)
+    )
+    likelihood = Likelihood(problem, [list(problem.network.anchor)])
+    assert abs(likelihood.value(logs) - expected) < 1e-9 * abs(expected)
+    assert abs(likelihood.gradient({name: log.requires_grad_() for name, log in logs.items()}) - expected) < 1e-9 * abs(
+        expected
+    )
 
 
 def test_noise_and_irrelevant_inputs_are_found():

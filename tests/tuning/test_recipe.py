@@ -135,3 +135,21 @@ def test_the_network_as_plain_data():
 def test_which_tables_have_a_network_of_infinite_width(options: TableOptions, rows: int, infinite: bool):
     assert options.is_infinite(rows) == infinite
     assert (options.size(rows) == INFINITE) == infinite
+
+
+@pytest.mark.filterwarnings("ignore:noise_var sits at:ntkgp.NumericalWarning")
+@pytest.mark.parametrize(("x", "y"), [
+    ([[1.0, 2.0]], [0.5]),
+    ([[0.0], [1.0]], [0.0, 0.0]),
+    ([[0.0], [0.0], [1.0]], [1.0, 1.0, -1.0]),
+    ([[0.0], [0.0], [1.0]], [1.0, 0.0, -1.0]),
+    ([[0.0], [0.0]], [1.0, -1.0]),
+    ([[1e6], [-1e6], [0.0]], [1.0, 2.0, 3.0]),
+], ids=["one point", "zeros", "copies", "replicates", "one input", "far apart"])  # fmt: skip
+def test_odd_tables(x: list, y: list):
+    inputs, targets = torch.tensor(x, dtype=torch.float64), torch.tensor(y, dtype=torch.float64)
+    for columns in (targets, targets.unsqueeze(1), torch.stack([targets, -targets], dim=1)):
+        p = ntkgp.tune_table(inputs, columns, generator=seeded(), steps=10).fit(inputs, columns).predict(inputs + 0.1)
+        assert p.mean.shape == columns.shape
+        assert bool(torch.isfinite(p.mean).all() and torch.isfinite(p.variance).all() and (p.variance >= 0).all())
+        assert float(torch.as_tensor(p.noise_var).min()) > 0

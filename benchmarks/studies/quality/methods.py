@@ -11,7 +11,8 @@ from benchmarks.methods.training.networks import searched_network
 from benchmarks.scores import Forecast
 
 OURS: dict[str, Callable[..., Forecast]] = {
-    "table": ours.table,
+    "infinite": ours.table,
+    "table": ours.finite_table,
     "at_initialisation": ours.at_initialisation,
     "post_hoc": ours.post_hoc,
     "post_hoc_last_layer": ours.post_hoc_last_layer,
@@ -29,7 +30,8 @@ METHODS: dict[str, Callable[..., Forecast]] = {
     "laplace_last_layer": partial(laplace_torch.laplace_last_layer, network=searched_network),
 }
 LABELS = {
-    "table": "ntkgp: the recipe for tables",
+    "infinite": "ntkgp: the recipe for tables",
+    "table": "ntkgp: the recipe with width 512",
     "at_initialisation": "ntkgp: kernel at initialisation, tuned",
     "post_hoc": "ntkgp: post-hoc on a trained network",
     "post_hoc_last_layer": "ntkgp: post-hoc, last layer only",

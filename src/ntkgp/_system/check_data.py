@@ -100,23 +100,21 @@ def check_finite(values: Tensor, outputs: int, what: str, name: str = "x") -> No
         )
 
 
-SMALLEST_SPREAD = 1e-145  # standard deviations below it have variances whose millionth is no normal number
+SMALLEST_SPREAD = 1e-145  # of targets: below it, the variances of predictions are no normal numbers
 
 
 def check_scalable(values: Tensor, scale: Tensor) -> None:
-    """Check that the squares of each column neither overflow nor underflow, so that its standard deviation is right."""
-    columns = values.reshape(len(values), -1)
-    small = (scale.reshape(-1) < SMALLEST_SPREAD) & (columns.amax(dim=0) > columns.amin(dim=0))
-    if bool(small.any()):
-        column = int(small.nonzero()[0])
-        raise ValueError(
-            f"column {column} varies by as little as {float(columns[:, column].max() - columns[:, column].min()):.1e}, and the "
-            "squares of such numbers underflow; rescale the column"
-        )
+    """Check that the squares of each column do not overflow, so that its standard deviation is finite."""
     if not bool(torch.isfinite(scale).all()):
         column = int((~torch.isfinite(scale.reshape(-1))).nonzero()[0])
         most = float(values.reshape(len(values), -1)[:, column].abs().max())
         raise ValueError(f"column {column} holds values as large as {most:.1e}, and their squares overflow; rescale the column")
+
+
+def check_spread(scale: Tensor) -> None:
+    """Check that the squares of the standard deviations of targets do not underflow, so that predictions have variances."""
+    if bool((scale < SMALLEST_SPREAD).any()):
+        raise ValueError(f"the targets have a std of {float(scale.min()):.1e}, and its square underflows; rescale them")
 
 
 def _check_dense(t: Tensor, name: str) -> None:

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from ntkgp.apps.tables.fitting import fit_table
+from ntkgp.apps.tables.options import TableOptions
 from ntkgp.apps.tables.scaling import Scaling
 from ntkgp.distributed.group import Group
 
@@ -66,8 +68,21 @@ def test_rounding_errors_are_no_spread(size: float, how: str):
     assert float(HOW[how](column).apply(column).abs().max()) < 1
 
 
-@pytest.mark.parametrize("size", [1e-150, 1e-300])
-def test_columns_whose_squares_underflow_are_refused(size: float):
-    values = size * torch.tensor([[1.0], [2.0], [4.0]], dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"column 0 varies by as little as 3.*underflow; rescale the column"):
-        Scaling.of(values)
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("size", [1e-120, 1e-150, 1e-300])
+def test_columns_whose_squares_underflow(size: float, how: str):
+    """They are scaled like others, but predictions of such targets would have no variance: refused."""
+    values = size * torch.tensor([[1.0], [2.0], [4.0]], dtype=torch.float64).repeat(100, 1)
+    found = HOW[how](values)
+    assert float(found.scale) == pytest.approx(size * float(torch.tensor([1.0, 2.0, 4.0]).std(correction=0)), rel=1e-6, abs=0)
+    y = torch.randn(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    options = TableOptions(width=2, warm_networks=0, steps=1, starts=1)
+    assert fit_table(values, y, options).predict(values[:2]).mean.isfinite().all()
+    if size < 1e-145:
+        with pytest.raises(ValueError, match=r"the targets have a std of .*, and its square underflows; rescale them"):
+            fit_table(values, size * y, options)
+
+
+def test_a_column_may_hold_small_and_large_numbers():
+    values = torch.tensor([[1e-200, 1.0], [3e-200, 3.0]], dtype=torch.float64)
+    assert torch.allclose(Scaling.of(values).apply(values), torch.tensor([[-1.0, -1.0], [1.0, 1.0]], dtype=torch.float64))

@@ -55,7 +55,7 @@ ANSWERED = {
     "constant features": "a,y\n" + "1,2\n1,3\n" * 4,
     "constant targets": "a,y\n" + "1,2\n2,2\n3,2\n" * 2,
     "the same row with different targets": "a,y\n1,2\n1,3\n1,4\n2,5\n",
-    "values of 1e-300": "a,y\n1e-300,1e-300\n2e-300,3e-300\n4e-300,1e-300\n",
+    "features of 1e-300": "a,y\n1e-300,1\n2e-300,3\n4e-300,1\n",
     "values of 1e100": "a,y\n1e100,1e100\n-1e100,-2e100\n3e100,1e100\n",
     "a name with odd letters": 'a,"y/../é"\n1,2\n2,3\n3,4\n',
 }

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ntkgp._system.check_data import check_noise
+from ntkgp._system.check_data import check_noise, check_spread
 from ntkgp._system.locks import ForkLock
 from ntkgp.apps.tables.model import TableModel
 from ntkgp.apps.tables.noise import group_variances, noise_on_new_rows
@@ -68,6 +68,7 @@ def fit_table(
     scaling = Scaling.of if ranks is None else partial(Scaling.of_all, group=ranks)
     scaling = scaling if options.standardize else Scaling.none
     inputs, targets = scaling(x), scaling(y)
+    check_spread(targets.scale)
     generator = torch.Generator().manual_seed(options.seed)
     job = _Job(options, targets, generator, int(len(y) if ranks is None else ranks.total(len(y))), ranks)
     return job.run(inputs, x, y, noise)

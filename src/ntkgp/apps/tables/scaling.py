@@ -1,5 +1,6 @@
 """Units: networks compute with columns of mean 0 and standard deviation 1, users get answers in their own units."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 from ntkgp._system.check_data import check_scalable
 from ntkgp.distributed.group import Group
 from ntkgp.posterior.prediction import Prediction
+
+SMALL, ENLARGED = 1e-140, 2.0**700  # below this, squares may underflow; a factor that changes no digit
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Scaling:
         values = values.double()
         center = values.mean(dim=0)
         center = center + (values - center).mean(dim=0)  # the first mean has the rounding error of a sum of large numbers
-        scale = (values - center).square().mean(dim=0).sqrt()
+        scale = _root_mean_square(values - center, lambda squares: squares.mean(dim=0))
         check_scalable(values, scale)
         return cls(center, _unless_constant(scale, values.abs().amax(dim=0)))
 
@@ -42,7 +45,7 @@ class Scaling:
         count = group.total(len(values))
         center = group.sum(values.sum(dim=0)) / count
         center = center + group.sum((values - center).sum(dim=0)) / count
-        scale = (group.sum((values - center).square().sum(dim=0)) / count).sqrt()
+        scale = _root_mean_square(values - center, lambda squares: group.sum(squares.sum(dim=0)) / count)
         largest = torch.cat(group.gather(values.abs().amax(dim=0, keepdim=True) if len(values) else values)).amax(dim=0)
         return cls(center, _unless_constant(scale, largest))
 
@@ -72,6 +75,12 @@ class Scaling:
             unit = float(self.scale.max())
             raise ValueError(f"predictions overflow: the targets have a std of {unit:.1e}; rescale them and fit again")
         return raw
+
+
+def _root_mean_square(values: Float[Tensor, "N *D"], mean: Callable[[Tensor], Tensor]) -> Float[Tensor, "*D"]:
+    """√ mean v², also where the squares underflow."""
+    usual, enlarged = (mean((factor * values).square()).sqrt() / factor for factor in (1.0, ENLARGED))
+    return torch.where(usual < SMALL, enlarged, usual)
 
 
 def _unless_constant(scale: Float[Tensor, "*D"], largest: Float[Tensor, "*D"]) -> Float[Tensor, "*D"]:

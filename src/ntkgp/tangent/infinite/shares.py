@@ -16,7 +16,7 @@ from ntkgp.tangent.interfaces import KernelShares
 
 @dataclass(frozen=True)
 class InfiniteShares(KernelShares):
-    """K_g(x, x) for groups of layers. No kernel is stored: every call runs the recursion, tile by tile.
+    """K_g(x, x) of one output for groups of layers. No kernel is stored: every call runs the recursion, tile by tile.
 
     A tile's intermediates fit the cache, and its graph is freed before the next: the gradient needs no n × n matrix but the
     weights it is given.
@@ -40,8 +40,7 @@ class InfiniteShares(KernelShares):
 
     def backward(self, prior_var: Float[Tensor, "G"], weights: Float[Tensor, "nC nC"]) -> Float[Tensor, "G"]:
         """⟨weights, K_g⟩ of each group, and the gradient of the settings. Cost: about three times :meth:`matrix`."""
-        infinite, x, C = self.tangent.infinite, self._inputs, self.tangent.infinite.outputs
-        shared = weights if C == 1 else weights.unflatten(0, (-1, C)).unflatten(2, (-1, C)).diagonal(dim1=1, dim2=3).sum(dim=-1)
+        infinite, x = self.tangent.infinite, self._inputs
         learned = [name for name, value in self._values.items() if value.requires_grad]
 
         def gradient(tile: Tile) -> list[Tensor | None]:
@@ -52,7 +51,7 @@ class InfiniteShares(KernelShares):
             with torch.enable_grad():
                 block = infinite.block(x[rows], x[columns], self._priors(prior), values)
                 found = tangent_of(block, block.cross)
-            share = shared[rows, columns]
+            share = weights[rows, columns]
             leaves = [prior, *(values[name] for name in learned)]
             return list(torch.autograd.grad(found, leaves, share if rows == columns else 2 * share, allow_unused=True))
 
