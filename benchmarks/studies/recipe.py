@@ -27,7 +27,7 @@ from benchmarks.uci import SETS as SIX
 from benchmarks.uci import Split, load
 from ntkgp.networks import SumOfNetworks
 from ntkgp.tuning.climb import Adam
-from ntkgp.tuning.recipe import ROUGH_SHARE, infinite_table
+from ntkgp.tuning.recipe.table import ROUGH_SHARE, infinite_table
 
 SETS = (*SIX, "diabetes")
 MORE = ("concreteslump", "autos", "breastcancer", "machine", "forest", "solar", "skillcraft", "sml", "parkinsons", "elevators",
@@ -37,7 +37,7 @@ TANGENT = {"trend": (0, 2), "waves": (2,), "rough": (0, 2, 4)}  # the layers of 
 
 def with_scales(smooth: float, local: float, split: Split, **options: Any) -> Forecast:
     """The recipe from other starting scales of the inputs."""
-    with mock.patch.multiple("ntkgp.tuning.finite_recipe", SMOOTH=smooth, LOCAL=local):
+    with mock.patch.multiple("ntkgp.tuning.recipe.finite", SMOOTH=smooth, LOCAL=local):
         return finite_table(split, **options)
 
 
@@ -50,7 +50,7 @@ def with_parts(names: list[str], share: float, split: Split, **options: Any) -> 
         every = infinite_table(inputs, outputs).networks
         return SumOfNetworks(*(network for name, network in zip(TANGENT, every, strict=True) if name in names))
 
-    with mock.patch.multiple("ntkgp.tuning.recipe", infinite_table=some, LAYERS=layers):
+    with mock.patch.multiple("ntkgp.tuning.recipe.table", infinite_table=some, LAYERS=layers):
         return table(split, **options)
 
 

@@ -24,7 +24,7 @@ from ntkgp.posterior.trained.training.accelerated import AcceleratedGD
 from ntkgp.posterior.trained.training.adam import Adam
 from ntkgp.problem.prior_mean import network_mean
 from ntkgp.tangent.kernels import kernel, kernel_diag
-from ntkgp.tuning.recipe import tune_table
+from ntkgp.tuning.recipe.table import tune_table
 from ntkgp.tuning.tune import tune
 from ntkgp.tuning.warm_up import warm_up
 

@@ -69,6 +69,17 @@ def test_quasi_newton_needs_fewer_evaluations():
     assert fast > longest - 0.01
 
 
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_no_more_evaluations_than_asked_for(steps: int, monkeypatch: pytest.MonkeyPatch):
+    of, calls = objective(), list[float]()
+    monkeypatch.setattr(
+        Objective, "gradient", lambda self, leaves, own=Objective.gradient: calls.append(own(self, leaves)) or calls[-1]
+    )
+    best, _ = QuasiNewton().run(of, of.centre, steps, False, progress_bar(False, total=1, desc=""))
+    assert len(calls) == steps
+    assert best == max(calls)
+
+
 def test_bounds_hold():
     """The likelihood wants larger scales than allowed, and less noise."""
     of = objective(reach=0.3)

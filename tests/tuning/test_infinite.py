@@ -28,8 +28,8 @@ def test_the_gradient_is_that_of_the_likelihood(activation: nn.Module, outputs: 
     names = list(problem.network.anchor)
     likelihood = Likelihood(problem, [names[:2], names[2:]], base={names[0]: problem.network.anchor[names[0]]})
     logs = {
-        PRIOR: torch.tensor([0.3, -0.5]), NOISE: torch.tensor([-1.0, -0.3, -2.0])[:noises], "0.scale": torch.tensor([0.1, -0.2, 0.4]),
-        names[0]: torch.tensor(0.2),
+        PRIOR: torch.tensor([0.3, -0.5]), NOISE: torch.tensor([-1.0, -0.3, -2.0])[:noises],
+        "0.scale": torch.tensor([0.1, -0.2, 0.4]), names[0]: torch.tensor(0.2),
     }  # fmt: skip
     leaves = {name: log.double().requires_grad_() for name, log in logs.items()}
     value = likelihood.gradient(leaves)

@@ -11,7 +11,7 @@ import ntkgp
 from ntkgp.apps.tables.options import INFINITE, TableOptions
 from ntkgp.networks.description import describe, rebuild
 from ntkgp.networks.infinite.layers import is_infinite
-from ntkgp.tuning.recipe import LAYERS, infinite_table
+from ntkgp.tuning.recipe.table import LAYERS, infinite_table
 from ntkgp.tuning.subsets import copies_of_rows
 from tests.support.helpers import seeded
 

@@ -1,5 +1,6 @@
 """Two ways up the likelihood: Adam, for networks with weights, and L-BFGS, for networks of infinite width."""
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -94,6 +95,10 @@ class Adam(Climb):
         return best, found
 
 
+class _Enough(Exception):
+    """All evaluations are used."""
+
+
 class QuasiNewton(Climb):
     """L-BFGS with a strong Wolfe line search.
 
@@ -112,6 +117,8 @@ class QuasiNewton(Climb):
 
         def loss() -> Tensor:
             nonlocal best, found, done
+            if done == steps:  # inside a line search, which torch does not count
+                raise _Enough
             at = {name: log.requires_grad_() for name, log in objective.clamped(leaves).items()}
             value = objective.gradient(at)
             done += 1
@@ -124,6 +131,7 @@ class QuasiNewton(Climb):
                 leaf.grad = torch.zeros_like(leaf) if gradient is None else -gradient.masked_fill(outside, 0.0)
             return torch.tensor(-max(value, -UNDEFINED), dtype=torch.float64)
 
-        optimiser.step(loss)  # pyright: ignore[reportArgumentType]
+        with contextlib.suppress(_Enough):
+            optimiser.step(loss)  # pyright: ignore[reportArgumentType]
         bar.update(max(0, steps - done))
         return best, found

@@ -51,6 +51,8 @@ class Tuned:
         leave_one_out: mean squared error of predicting each point from the others, in predictive variances: 1 if calibrated,
             above 1 if over-confident. Computed on all points up to 10,000 rows, else on the subset; duplicate points do
             not count, because predicting them is no test.
+        cross_validated: the same for points in folds, each predicted from the others with hyper-parameters tuned on these;
+            None if it was not computed.
         notes: for the user: values at an edge of their range, and hyper-parameters in which the likelihood is flat.
         candidates: log marginal likelihood of each module, if several were passed.
         prior_mean: as passed.
@@ -79,6 +81,7 @@ class Tuned:
     parameters: tuple[str, ...] | None = None
     noise_known: bool = False
     warm_up: WarmUp | None = None
+    cross_validated: float | None = None
 
     @property
     def input_scales(self) -> dict[str, Tensor]:
@@ -103,16 +106,21 @@ class Tuned:
         )  # fmt: skip
 
     def widened(self) -> "Tuned":
-        """Return the result with all variances multiplied by `leave_one_out` if it exceeds 1; known noise does not change.
+        """Return the result with all variances multiplied by the error of held-out points if it exceeds 1.
 
-        Unless the noise is known, the mean does not change. Maximum likelihood over many hyper-parameters is over-confident on
-        small data, and leave-one-out errors show it.
+        That is `cross_validated`, or else `leave_one_out`. Known noise does not change; unless the noise is known, the mean
+        does not change. Maximum likelihood over many hyper-parameters is over-confident on small data, and held-out points show
+        it.
         """
-        factor = max(1.0, self.leave_one_out)
+        error = self.leave_one_out if self.cross_validated is None else self.cross_validated
+        factor = max(1.0, error)
         prior = self.prior_var
         scaled = {name: v * factor for name, v in prior.items()} if isinstance(prior, dict) else prior * factor
         noise = self.noise_var if self.noise_known else self.noise_var * factor
-        return replace(self, noise_var=noise, prior_var=scaled, leave_one_out=self.leave_one_out / factor)
+        crossed = None if self.cross_validated is None else self.cross_validated / factor
+        return replace(
+            self, noise_var=noise, prior_var=scaled, leave_one_out=self.leave_one_out / factor, cross_validated=crossed
+        )
 
     def __str__(self) -> str:
         lines = [f"log marginal likelihood {self.log_marginal_likelihood:.2f} on {self.points} points (start {self.start:.2f})"]

@@ -66,6 +66,14 @@ class Search:
 
     def run(self) -> Tuned:
         """Run the search; return the best point found, with notes for the user."""
+        return self._run(None)
+
+    def near(self, tuned: Tuned, steps: int) -> Tuned:
+        """Climb from the hyper-parameters of another search of the same module, for at most so many evaluations."""
+        self.options = replace(self.options, starts=1, steps=steps)
+        return self._run(tuned)
+
+    def _run(self, near: Tuned | None) -> Tuned:
         wrapped = self._wrapped()
         parameters = self.options.parameters
         if parameters is not None and wrapped is not self.module:
@@ -85,7 +93,8 @@ class Search:
         likelihood = Likelihood(problem, list(groups.values()), base=weights)
         centre = self._centre(likelihood, scales, weights)
         start = likelihood.value(centre)
-        starts, steps = self._starts(centre, infinite), self.options.steps
+        starts = self._starts(centre, infinite) if near is None else [self._logs_of(near, centre)]
+        steps = self.options.steps
         objective = Objective(likelihood, centre, self.bounds, self.options.hyper_prior)
         climb = QuasiNewton() if infinite else Adam()
         if len(starts) > 1:
@@ -94,7 +103,7 @@ class Search:
             climbs = [climb.run(first, logs, max(1, steps // 4), False, self.bar) for logs in starts]
             starts = [max(climbs, key=lambda climb: climb[0])[1]]
         _, logs = climb.run(objective, starts[0], steps, True, self.bar)
-        return self._result(wrapped, likelihood, groups, logs, start, parameters)
+        return self._result(wrapped, likelihood, groups, logs, start, parameters, near is not None)
 
     def _of_few(self, likelihood: Likelihood) -> Likelihood:
         """The likelihood of some of the points, from all over the data."""
@@ -156,6 +165,13 @@ class Search:
             self.bounds[name] = (log + math.log(low), log + math.log(high))
         return logs
 
+    def _logs_of(self, tuned: Tuned, centre: Logs) -> Logs:
+        """The logarithms of what another search found, inside the bounds of this one."""
+        prior = tuned.prior_var if isinstance(tuned.prior_var, dict) else {"": tuned.prior_var}
+        values = {**dict(tuned.module.named_buffers()), PRIOR: torch.tensor(list(prior.values()), dtype=torch.float64)}
+        values[NOISE] = torch.as_tensor(tuned.noise_var, dtype=torch.float64).reshape(-1)
+        return {name: values[name].to(log).log().clamp(*self.bounds[name]) for name, log in centre.items()}
+
     def _starts(self, centre: Logs, infinite: bool) -> list[Logs]:
         """Return the starts: the centre, then others with other length scales, and for finite networks with less noise."""
         moves = SMOOTH_MOVES if infinite else MOVES
@@ -168,7 +184,7 @@ class Search:
 
     def _result(
         self, module: nn.Module, likelihood: Likelihood, groups: dict[str, list[str]], logs: Logs, start: float,
-        parameters: tuple[str, ...] | None,
+        parameters: tuple[str, ...] | None, near: bool,
     ) -> Tuned:  # fmt: skip
         values = {name: log.exp() for name, log in logs.items()}
         tuned = copy.deepcopy(module)
@@ -190,7 +206,7 @@ class Search:
             start=start,
             points=len(self.x),
             leave_one_out=math.nan,  # the caller computes it for all data
-            notes=tuple(self._notes(likelihood, list(groups), logs)),
+            notes=() if near else tuple(self._notes(likelihood, list(groups), logs)),
             prior_mean=self.options.prior_mean,
             parameters=parameters,
         )

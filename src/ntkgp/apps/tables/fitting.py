@@ -25,7 +25,7 @@ from ntkgp.networks.sums import SumOfNetworks
 from ntkgp.posterior.interface import Posterior
 from ntkgp.posterior.lowrank.posterior import LowRankPosterior
 from ntkgp.problem.gathering import rows_of_all
-from ntkgp.tuning.recipe import tune_table
+from ntkgp.tuning.recipe.table import tune_table
 from ntkgp.tuning.result import Tuned
 from ntkgp.tuning.tune import tune
 

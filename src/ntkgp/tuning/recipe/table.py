@@ -5,12 +5,13 @@ has infinite width and three parts, each with one scale per input. One with erf 
 a squared exponential, models hills and waves; one with ReLU models kinks and steps. Marginal likelihood weighs them. Before
 the data speak, the rough third part is small: else a part of the noise would pass for structure.
 
-With a finite width the networks have weights (:mod:`ntkgp.tuning.finite_recipe`): for tables with more rows than an N × N
+With a finite width the networks have weights (:mod:`ntkgp.tuning.recipe.finite`): for tables with more rows than an N × N
 matrix allows.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -27,7 +28,8 @@ from ntkgp.networks.layers import InputScales
 from ntkgp.networks.mlp import mlp
 from ntkgp.networks.sums import SumOfNetworks
 from ntkgp.problem.gathering import noise_differs
-from ntkgp.tuning.finite_recipe import FiniteSizes, tune_finite
+from ntkgp.tuning.recipe.cross_validation import FEWEST, FOLDS, MOST, STEPS, cross_validated
+from ntkgp.tuning.recipe.finite import FiniteSizes, tune_finite
 from ntkgp.tuning.result import Tuned
 from ntkgp.tuning.search import SearchOptions
 from ntkgp.tuning.subsets import copies_of_rows
@@ -114,7 +116,15 @@ def tune_table(
     inputs, outputs = x.shape[1], y.shape[1] if y.ndim == 2 else 1
     once = torch.ones_like(x[:, 0], dtype=torch.bool) if noise_differs(noise_var) else ~copies_of_rows(x, y)
     network, bar = infinite_table(inputs, outputs).to(x), partial(progress_bar, progress, desc="tuning")
-    return tune_by(options, [network], x[once], y[once], points, generator, bar).widened()
+    x, y = x[once], y[once]
+    tuned = tune_by(options, [network], x, y, points, generator, bar)
+    if FEWEST <= y.numel() <= min(points, MOST) and not noise_differs(noise_var):
+        order = torch.randperm(len(x), generator=generator, device="cpu" if generator is None else generator.device).to(
+            x.device
+        )
+        with progress_bar(progress, total=FOLDS * STEPS, desc="cross-validating") as shown:
+            tuned = replace(tuned, cross_validated=cross_validated(network, x, y, options, tuned, order, shown))
+    return tuned.widened()
 
 
 def infinite_table(inputs: int, outputs: int) -> SumOfNetworks:
