@@ -169,7 +169,7 @@ def test_the_report_is_made_of_a_handful_of_runs(tmp_path: Path):
     for kind in ("standard", "gap", "ood"):
         for name in SETS:
             for k in range(values.splits(kind, name)):
-                for method, value in (("table", 1.0), ("deep_ensemble", 0.5 + 0.01 * k), ("mc_dropout", 2.0)):
+                for method, value in ((values.OURS, 1.0), ("deep_ensemble", 0.5 + 0.01 * k), ("mc_dropout", 2.0)):
                     runs.append(_run(method, name, kind, k, value))
     _write(results, "alternatives", runs)
     assert runner.main(study.STUDY, ["--report", "--out", str(results), "--docs", str(docs)]) == 0
