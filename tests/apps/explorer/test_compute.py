@@ -1,6 +1,7 @@
 """The curves of the explorer against the oracle."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,9 @@ from ntkgp.apps.explorer.model.compute import (
     network,
     queries,
 )
-from ntkgp.apps.explorer.model.state import LAYERS, State, start
+from ntkgp.apps.explorer.model.export import script
+from ntkgp.apps.explorer.model.state import INFINITE, LAYERS, State, StateError, start
+from ntkgp.apps.explorer.model.training import Training
 from ntkgp.posterior.exact.spectral import JointKernel, SpectralPosterior, Spectrum
 from ntkgp.tangent.tangent import Tangent
 from tests.support import oracle
@@ -126,3 +129,29 @@ def assert_same(got: Any, fresh: Any, asked: list[int]) -> None:
     assert asked == []
     assert torch.equal(got.mean, fresh.mean)
     assert torch.equal(got.variance, fresh.variance)
+
+
+def test_a_network_of_infinite_width():
+    """The last stop of the slider: the limit of wide networks, without weights to train."""
+    points = ((-1.5, 0.5), (0.0, -1.0), (2.0, 1.0))
+    limit = answer(State(points=points, width=INFINITE, rank=2, tail=8))
+    wide = [answer(State(points=points, width=1024, rank=2, tail=8, seed=seed)) for seed in range(8)]
+    exact = torch.stack([one.exact for one in wide]).mean(dim=0)
+    assert float((limit.exact - exact).norm() / exact.norm()) < 0.1
+    assert bool((limit.lower <= limit.exact + 1e-9).all() and (limit.exact <= limit.upper + 1e-9).all())
+    inputs = torch.tensor([[x] for x, _ in points], dtype=torch.float64)
+    targets = torch.tensor([y for _, y in points], dtype=torch.float64)
+    fitted = ntkgp.fit(network(State(width=INFINITE)), inputs, targets, noise_var=0.01).predict(limit.x.unsqueeze(1))
+    assert torch.allclose(limit.mean, fitted.mean, atol=1e-8)
+    assert torch.allclose(limit.exact, fitted.variance, atol=1e-8)
+    with pytest.raises(StateError, match="has no weights to train: choose a finite width"):
+        Training(State(points=points, width=INFINITE), limit)
+
+
+def test_the_script_of_a_network_of_infinite_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    found: dict = {}
+    exec(script(State(points=((-1.0, 0.5), (1.0, -0.5)), width=INFINITE)), found)
+    limit = answer(State(points=((-1.0, 0.5), (1.0, -0.5)), width=INFINITE))
+    assert torch.allclose(found["p"].variance, limit.exact[:GRID], atol=1e-8)
+    assert (tmp_path / "posterior.png").exists()

@@ -5,6 +5,7 @@ stages: the network from its settings; layer factors and grid kernel from the ne
 points; its eigenvectors. The posterior, the bracket for every K and all predictors are then products of small matrices.
 """
 
+import math
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -19,9 +20,8 @@ from ntkgp.networks.layers import InputScales, TrigonometricInputs
 from ntkgp.networks.mlp import mlp
 from ntkgp.posterior.exact.spectral import JointKernel, SpectralPosterior, Spectrum
 from ntkgp.posterior.trained.covariance import PaperCovariance, TightCovariance
-from ntkgp.tangent.jacobian import Jacobian
-from ntkgp.tangent.opening import open_network
-from ntkgp.tangent.tangent import Tangent
+from ntkgp.tangent.interfaces import KernelRows, TangentKernel
+from ntkgp.tangent.opening import open_network, tangent_of
 
 GRID = 201  # number of grid points; the probe is an additional query
 
@@ -36,7 +36,8 @@ def network(state: State, in_features: int = 1, features: nn.Module | None = Non
     normalised, factor = normalisations[state.normalisation]
     generator = torch.Generator().manual_seed(state.seed)
     activation = nn.Softplus(beta=state.sharpness)  # pyright: ignore[reportArgumentType]
-    hidden = mlp(factor * in_features, 1, state.width, state.depth, activation, generator=generator)
+    width = math.inf if state.infinite else state.width
+    hidden = mlp(factor * in_features, 1, width, state.depth, activation, generator=generator)
     return nn.Sequential(normalised if features is None else features, hidden).double()
 
 
@@ -148,13 +149,13 @@ def answer(state: State, memory: Memory | None = None) -> Answer:
     )
 
 
-def _tangent(state: State) -> Tangent:
+def _tangent(state: State) -> TangentKernel:
     grid = queries(state)
     opened, outputs = open_network(network(state), grid)
-    return Tangent(opened, grid, outputs)
+    return tangent_of(opened, grid, outputs)
 
 
-def _rows_and_gram(rows: Jacobian) -> tuple[Jacobian, Tensor]:
+def _rows_and_gram(rows: KernelRows) -> tuple[KernelRows, Tensor]:
     return rows, rows.gram()
 
 

@@ -29,12 +29,15 @@ def script(state: State) -> str:
     features = 2 if state.normalisation == "circle" else 1
     svd = "svd=ntkgp.linalg.DenseSVD(), dtype=torch.float64"
     method = f"ntkgp.LowRank(rank={min(state.rank, len(points))}, draws={state.tail}, {svd})"
+    width = state.width
+    if state.infinite:  # a head needs weights
+        width, method = "math.inf", "ntkgp.Exact()"
     return f"""\
-import torch, ntkgp, ntkgp.plots as plots
+import math, torch, ntkgp, ntkgp.plots as plots
 points = torch.tensor({points}, dtype=torch.float64)
 x, y, grid = points[:, :1], points[:, 1], torch.linspace({LOW}, {HIGH}, {GRID}, dtype=torch.float64).unsqueeze(1)
 generator, softplus = torch.Generator().manual_seed({state.seed}), torch.nn.Softplus(beta={state.sharpness})
-network = ntkgp.mlp({features}, width={state.width}, depth={state.depth}, activation=softplus, generator=generator)
+network = ntkgp.mlp({features}, width={width}, depth={state.depth}, activation=softplus, generator=generator)
 net = torch.nn.Sequential({FIRST_LAYER[state.normalisation]}, network).double()
 exact = ntkgp.fit(net, x, y, noise_var={state.noise_var}).predict(grid)
 p = ntkgp.fit(net, x, y, noise_var={state.noise_var}, method={method}).predict(grid)

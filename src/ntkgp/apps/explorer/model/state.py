@@ -27,12 +27,13 @@ LAYERS = {
 }
 TRAINERS = {"accelerated": "accelerated gradient descent", "adam": "Adam, as in the paper"}
 SIGNALS = {"accelerated": 1e-4, "adam": 1.0}  # default signal scale of each trainer; the paper uses 1 with Adam
+INFINITE = 2048  # the width that stands for infinite width: the last stop of the slider
 # Allowed range of every number in the state; values outside raise StateError, whatever their source.
 RANGES: dict[str, tuple[float, float]] = {
     "noise_var": (1e-6, 10.0),
     "rank": (1, 50),
     "tail": (0, 64),
-    "width": (8, 1024),
+    "width": (8, INFINITE),
     "depth": (1, 4),
     "sharpness": (0.5, 200.0),
     "seed": (0, 9999),
@@ -86,6 +87,11 @@ class State:
     target: str = ""
     inputs: tuple[str, ...] = ()
     tuned: bool = True  # learn the noise and scales of the table by marginal likelihood
+
+    @property
+    def infinite(self) -> bool:
+        """Whether the network has infinite width."""
+        return self.width == INFINITE
 
     def __post_init__(self) -> None:
         check_fields(vars(self))

@@ -59,6 +59,8 @@ class Training:
     def __init__(self, state: State, answer: Answer):
         if not state.points:
             raise StateError("there is nothing to train on: add a point first")
+        if state.infinite:
+            raise StateError("a network of infinite width has no weights to train: choose a finite width")
         x, y = data(state)
         problem = build_problem(network(state), Source(x, y, state.noise_var), dtype=torch.float64)
         found = plan_covariance(problem, answer.rank, 0, DenseSVD(), TightCovariance())

@@ -9,6 +9,7 @@ from bokeh.models import Button, CheckboxGroup, CustomJSTickFormatter, Select, S
 
 from ntkgp.apps.explorer.model.state import (
     HIGH,
+    INFINITE,
     LAYERS,
     LOW,
     NORMALISATIONS,
@@ -42,7 +43,7 @@ input[type="file"]::file-selector-button { background: var(--field); color: var(
 input[type="checkbox"], input[type="radio"] { accent-color: var(--accent); width: 18px; height: 18px; }
 """
 POWER_OF_10 = "return String(Number(Math.pow(10, tick).toPrecision(3)))"
-POWER_OF_2 = "return String(Math.round(Math.pow(2, tick)))"
+POWER_OF_2 = f"return tick > {math.log2(INFINITE)} - 0.5 ? '∞' : String(Math.round(Math.pow(2, tick)))"
 
 
 @dataclass(frozen=True)
