@@ -41,6 +41,8 @@ def test_items_run_beside_each_other_with_one_thread_each():
     with torch.no_grad():
         assert for_each(work, [0, 1]) == [(0, 1, False), (1, 1, False)]
     assert for_each(work, [0, 1]) == [(0, 1, True), (1, 1, True)]
+    with one_thread(), one_thread():  # which holds operations to one thread, not the items
+        assert for_each(work, [0, 1]) == [(0, 1, True), (1, 1, True)]
     assert torch.get_num_threads() == 2
     started: list[int] = []
     new = threading.Thread(target=lambda: started.append(torch.get_num_threads()))

@@ -5,6 +5,7 @@ busy core such a computation can take seventy times as long as on a single threa
 """
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,6 +13,8 @@ from typing import TypeVar
 
 import torch
 
+_given = threading.local()  # `threads`: those of the caller, inside of `one_thread`
+FEW_ROWS = 1500  # matrices of fewer rows gain little from several threads, and lose much beside a busy core
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -34,20 +37,22 @@ def one_thread(wanted: bool = True) -> Iterator[None]:
         yield
         return
     torch.set_num_threads(1)
+    _given.threads = before
     try:
         yield
     finally:
+        del _given.threads
         torch.set_num_threads(before)
 
 
 def for_each(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """The result of each item, in their order. Each item has one thread, and as many run at a time as torch has threads.
+    """The result of each item, in their order. Each item has one thread; as many run at a time as the caller has threads.
 
     Example:
         >>> for_each(lambda k: k * k, [1, 2, 3])
         [1, 4, 9]
     """
-    workers = min(torch.get_num_threads(), len(items))
+    workers = min(getattr(_given, "threads", torch.get_num_threads()), len(items))
     with one_thread():
         if workers < 2:
             return [function(item) for item in items]

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkgp._system.threads import one_thread
+from ntkgp._system.threads import FEW_ROWS, one_thread
 from ntkgp.problem.problem import Problem
 from ntkgp.tangent.infinite.shares import InfiniteShares
 from ntkgp.tangent.infinite.tangent import InfiniteTangent
@@ -18,7 +18,6 @@ from ntkgp.tangent.layer_kernels import LayerKernels
 from ntkgp.tangent.tangent import Tangent
 
 NOISE, PRIOR = "noise_var", "prior_var"
-FEW_ROWS = 1500  # a factorisation of fewer rows runs on one thread: several gain little, and lose much beside a busy core
 Logs = dict[str, Tensor]  # logarithms of noise variances, prior variances, and settings (scales) of the network, by name
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ntkgp._system.check_data import check_noise, check_spread
 from ntkgp._system.locks import ForkLock
+from ntkgp._system.threads import FEW_ROWS, one_thread
 from ntkgp.apps.tables.model import TableModel
 from ntkgp.apps.tables.noise import group_variances, noise_on_new_rows
 from ntkgp.apps.tables.options import TableOptions
@@ -71,7 +72,8 @@ def fit_table(
     check_spread(targets.scale)
     generator = torch.Generator().manual_seed(options.seed)
     job = _Job(options, targets, generator, int(len(y) if ranks is None else ranks.total(len(y))), ranks)
-    return job.run(inputs, x, y, noise)
+    with one_thread(options.is_infinite(job.rows * job.outputs) and job.rows < FEW_ROWS):
+        return job.run(inputs, x, y, noise)
 
 
 @dataclass

@@ -22,6 +22,7 @@ from ntkgp._system.check_data import check_table
 from ntkgp._system.check_options import check_count
 from ntkgp._system.progress import progress_bar
 from ntkgp._system.settings import in_own_settings
+from ntkgp._system.threads import FEW_ROWS, one_thread
 from ntkgp.networks.activations import Erf, Sine
 from ntkgp.networks.infinite.layers import InfiniteLinear
 from ntkgp.networks.layers import InputScales
@@ -117,13 +118,13 @@ def tune_table(
     once = torch.ones_like(x[:, 0], dtype=torch.bool) if noise_differs(noise_var) else ~copies_of_rows(x, y)
     network, bar = infinite_table(inputs, outputs).to(x), partial(progress_bar, progress, desc="tuning")
     x, y = x[once], y[once]
-    tuned = tune_by(options, [network], x, y, points, generator, bar)
-    if FEWEST <= y.numel() <= min(points, MOST) and not noise_differs(noise_var):
-        order = torch.randperm(len(x), generator=generator, device="cpu" if generator is None else generator.device).to(
-            x.device
-        )
-        with progress_bar(progress, total=FOLDS * STEPS, desc="cross-validating") as shown:
-            tuned = replace(tuned, cross_validated=cross_validated(network, x, y, options, tuned, order, shown))
+    with one_thread(len(x) < FEW_ROWS):
+        tuned = tune_by(options, [network], x, y, points, generator, bar)
+        if FEWEST <= y.numel() <= min(points, MOST) and not noise_differs(noise_var):
+            place = "cpu" if generator is None else generator.device
+            order = torch.randperm(len(x), generator=generator, device=place).to(x.device)
+            with progress_bar(progress, total=FOLDS * STEPS, desc="cross-validating") as shown:
+                tuned = replace(tuned, cross_validated=cross_validated(network, x, y, options, tuned, order, shown))
     return tuned.widened()
 
 
