@@ -53,8 +53,6 @@ class Method:
 
 EVIDENCE = "noise, layers and inputs by marginal likelihood"
 METHODS: dict[str, Method] = {
-    "infinite": Method(ours.table, "ntkgp: the recipe for tables", "table", EVIDENCE, 0, 0, False, ours=True,
-                       small={"steps": 40}),
     "table": Method(ours.finite_table, "ntkgp: the recipe with width 512", "table",
                     f"length of the warm-up among 3; {EVIDENCE}", 3, 6,
                     False, ours=True, small={"width": 128, "local_width": 512, "warm_networks": 2, "steps": 40}),

@@ -16,7 +16,7 @@ from benchmarks.studies.quality import study as quality
 from benchmarks.studies.quality.tables import SPLITS
 from benchmarks.uci import SETS
 
-OURS, REUSED = "infinite", ("infinite", "table", "at_initialisation", "post_hoc", "gaussian_process")
+OURS, REUSED = "table", ("table", "at_initialisation", "post_hoc", "gaussian_process")
 Values = dict[tuple[str, str], dict[int, float]]  # (method, set) to split to score
 
 
