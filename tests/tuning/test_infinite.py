@@ -45,6 +45,30 @@ def test_the_gradient_is_that_of_the_likelihood(activation: nn.Module, outputs: 
             )
 
 
+def test_tiles_in_threads_give_the_gradient_of_one_thread():
+    """Tiles share the module whose scales they swap; each must see its own."""
+    g = seeded()
+    x, y = torch.randn(1500, 3, generator=g).double(), torch.randn(1500, generator=g).double()
+    net = nn.Sequential(InputScales(torch.ones(3)), ntkgp.mlp(3, width=math.inf, activation=Erf(), depth=1))
+    problem = build_problem(net, Source(x, y, 1.0), dtype=torch.float64)
+    likelihood = Likelihood(problem, [list(problem.network.anchor)])
+    before = torch.get_num_threads()
+
+    def gradient(threads: int) -> Tensor:
+        leaf = torch.tensor([0.1, -0.2, 0.4]).double().requires_grad_()
+        torch.set_num_threads(threads)
+        likelihood.kernels({"0.scale": leaf}).backward(torch.ones(1).double(), torch.ones(1500, 1500).double())
+        assert leaf.grad is not None
+        return leaf.grad
+
+    try:
+        alone = gradient(1)
+        for _ in range(10):
+            assert torch.allclose(gradient(4), alone, rtol=1e-12)
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("noise", ["shared", "outputs", "per point"])
 def test_the_likelihood_of_several_outputs_is_that_of_separate_regressions(noise: str):
     g = seeded(1)

@@ -14,6 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ntkgp._system.locks import ForkLock
+
+_swapping = ForkLock(order=4)  # functional_call swaps tensors inside the module while it runs; tiles run in threads
 Values = Mapping[str, Tensor]  # parameters and buffers of the network, by name
 Priors = Mapping[str, tuple[str, Tensor | float]]  # by name of a parameter: the group its share of Θ goes to, and its variance
 
@@ -83,7 +86,8 @@ class Preparation(Step):
         def at(x: Tensor) -> Tensor:
             return functional_call(self.module, own, (x,)) if own else self.module(x)
 
-        return Inputs(at(state.left), None if state.right is None else at(state.right))
+        with _swapping:
+            return Inputs(at(state.left), None if state.right is None else at(state.right))
 
 
 @dataclass(frozen=True)
