@@ -98,7 +98,7 @@ class Search:
         objective = Objective(likelihood, centre, self.bounds, self.options.hyper_prior)
         climb = QuasiNewton() if infinite else Adam()
         if len(starts) > 1:
-            # The likelihood of an infinite network has the same maxima on fewer points; that of a finite one is rugged.
+            # Fewer points tell which start is best for an infinite network; the likelihood of a finite one is rugged.
             first = replace(objective, likelihood=self._of_few(likelihood)) if infinite else objective
             climbs = [climb.run(first, logs, max(1, steps // 4), False, self.bar) for logs in starts]
             starts = [max(climbs, key=lambda climb: climb[0])[1]]
