@@ -108,6 +108,7 @@ def test_the_default_of_the_command_line(tmp_path: Path):
     pl.DataFrame({"a": x[:, 0].numpy(), "b": x[:, 1].numpy(), "y": y.numpy()}).write_csv(tmp_path / "t.csv")
     said = run("fit", tmp_path / "t.csv", "--target", "y", "--out", tmp_path / "model").stdout
     assert "a network of infinite width" in said
+    assert "mean squared error of rows in five folds" in said  # not that of leave-one-out, which is small after widening
     run("predict", tmp_path / "model", tmp_path / "t.csv", "--out", tmp_path / "p.csv")
     model = NTKGPRegressor(random_state=0).fit(x.numpy(), y.numpy())
     mean, std = model.predict(x.numpy(), return_std=True)

@@ -152,12 +152,15 @@ def _summary(record: dict[str, Any]) -> str:
             f"networks of width {record['width']}, {record['warm_networks']} of them trained for features in "
             f"{record['warm_steps']} steps; {record['parameters']} parameters in total"
         )
+    held_out, error = "rows in five folds", record["cross_validated"]
+    if error is None:
+        held_out, error = "each row left out", record["leave_one_out"]
     lines = [
         f"{record['rows']} rows, {record['features']} features: {posterior} of {', '.join(record['targets'])}, fitted in "
         f"{record['seconds']:.1f} s with {record['dtype']}",
         network,
         f"log marginal likelihood {record['log_marginal_likelihood']:.2f} on {record['tuned_on']} rows; mean squared "
-        f"leave-one-out error {record['leave_one_out']:.2f} times the predicted variance",
+        f"error of {held_out} {error:.2f} times the predicted variance",
     ]
     if record["rank"] is not None:
         lines.append(

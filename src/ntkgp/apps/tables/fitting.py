@@ -153,7 +153,7 @@ class _Job:
         return tuned, None
 
     def _tune(self, x: Tensor, y: Tensor, noise_var: str | Tensor) -> Tuned:
-        """Tune the recipe or the user's network; widen its variances if leave-one-out errors show that they are too small."""
+        """Tune the recipe or the user's network; widen its variances if errors of held-out rows show that they are small."""
         options = self.options
         self.generator.manual_seed(options.seed)  # every round of tuning starts from the same networks
         settings: dict[str, Any] = {
@@ -214,6 +214,7 @@ class _Job:
             "noise_judged_on": self.judged,
             "log_marginal_likelihood": tuned.log_marginal_likelihood - log_units,
             "leave_one_out": tuned.leave_one_out,
+            "cross_validated": tuned.cross_validated,
             "seed": self.options.seed,
             "seconds": round(time.perf_counter() - self.started, 2),
         }
